@@ -127,7 +127,7 @@ class KeptPushes:
         try:
             return self._best() or partition.LEARNING_BYTES
         except Exception as error:
-            logger.warning("Prophet starts without what it kept: %s: %s", type(error).__name__, error)
+            logger.warning("Prophet starts without kept results: %s: %s", type(error).__name__, error)
             return partition.LEARNING_BYTES
 
     def _best(self) -> int | None:

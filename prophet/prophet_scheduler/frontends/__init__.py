@@ -1,1 +1,1 @@
-"""Front ends: what a training program sees, by framework, whatever engine moves the gradients."""
+"""Front ends: the part that a training program sees, by framework and for any engine."""

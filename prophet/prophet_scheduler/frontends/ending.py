@@ -1,7 +1,7 @@
-"""The end of a process: handlers that run before it, and an end that does not wait for the engine.
+"""The end of a process: exit handlers, and an exit that does not wait for the engine.
 
-Rule of this file: the end of the process and nothing about why. It runs at a BytePS import, in the program's own thread
-or in the agent's, so it needs neither NumPy nor a framework.
+Rule of this file: how a process ends, not why. It is loaded when BytePS is imported and runs in the program's own
+thread or the agent's, so it needs neither NumPy nor a framework.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 WRONG = 2
-"""Exit status where a person has something to mend: a setting, or workers that disagree."""
+"""Exit status for problems that a person has to fix: a setting, or workers that disagree."""
 STALLED = 75
-"""Exit status where trying again may help (EX_TEMPFAIL). A cluster's restart policy can tell it from the other."""
+"""Exit status for problems that a retry may solve (EX_TEMPFAIL), so that a cluster's restart policy can tell them."""
 
 _status = 0
 _leave = os._exit
 _ends: list[Callable[[], object]] = []
-"""Functions registered for the end and not called yet."""
+"""Registered functions that have not been called yet."""
 
 
 def at_end(what: Callable[[], object]) -> None:
-    """Register `what` to be called when this process ends well. Later registrations run first.
+    """Register `what` to be called when this process exits successfully. Later registrations run first.
 
-    A fork has this process's files and sockets but none of its threads, so `what` does not run where a fork ends.
+    `what` does not run when a fork exits: a fork has this process's files and sockets but none of its threads.
 
-    It also runs where the main thread leaves by `os._exit(0)`, for which Python runs no handlers. A rank forked by
-    multiprocessing ends so when its function returns, and other ranks may wait for what it has to send.
+    It also runs if the main thread calls `os._exit(0)`, for which Python runs no handlers. A rank forked by
+    multiprocessing exits this way when its function returns, and other ranks may wait for data from it.
     """
     pid = os.getpid()
 
@@ -49,15 +49,15 @@ def at_end(what: Callable[[], object]) -> None:
 
 
 def finish_first(engine: Any, finish: Callable[[], object], ended: Callable[[], object] = lambda: None) -> None:
-    """Call `finish` before the `shutdown` and `suspend` of the module `engine`, and `ended` after them. `finish` also
-    runs at the end of a process that has called the engine's `init`.
+    """Call `finish` before `shutdown` and `suspend` of the module `engine`, and `ended` after them. `finish` also runs
+    at the end of a process that has called the engine's `init`.
     """
     begin = engine.init
 
     @functools.wraps(begin)
     def init(*args: Any, **kwargs: Any) -> Any:
         result = begin(*args, **kwargs)
-        at_end(finish)  # The engine's init() has just registered its own end, so this runs before it.
+        at_end(finish)  # The engine's init() has just registered its own exit handler, so this one runs before it.
         return result
 
     def finishing(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -77,7 +77,7 @@ def finish_first(engine: Any, finish: Callable[[], object], ended: Callable[[], 
 
 
 def _leave_well(status: int) -> NoReturn:
-    """Replace `os._exit`: run what was registered, where the main thread ends well."""
+    """Replace `os._exit`: run the registered functions if the main thread exits successfully."""
     if status == 0 and threading.current_thread() is threading.main_thread():
         for what in reversed(_ends.copy()):
             try:
@@ -89,28 +89,28 @@ def _leave_well(status: int) -> NoReturn:
 
 
 def fail_at_end(status: int) -> None:
-    """Set the exit status of a process whose program itself ends well. `end_last` applies it."""
+    """Set the exit status of a process whose program itself succeeds. `end_last` applies it."""
     global _status
     _status = status
 
 
 def end_last() -> None:
-    """End with the status of `fail_at_end`. Must run last of all handlers, so register it before any other."""
+    """Exit with the status of `fail_at_end`, if any. This handler must run last, so register it before any other."""
     if _status:
         end_process("", _status)
 
 
 def say(line: str) -> None:
-    """Write one line to standard error, in a single write, so that other writers do not get in between."""
+    """Write one line to standard error, in a single write, so that other output does not interleave."""
     with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or missing
         sys.stderr.write(f"Prophet: {line}\n")
         sys.stderr.flush()
 
 
 def end_process(line: str, status: int) -> NoReturn:
-    """End the process, from any thread. Keeps what the program printed; its exit handlers do not run.
+    """End the process, from any thread, after writing `line` if not empty. The program's output is flushed.
 
-    BytePS's own handler waits for the other workers, which is impossible here. An empty line is not written.
+    Exit handlers do not run: BytePS's own would wait for the other workers, which is impossible here.
     """
     if line:
         say(line)

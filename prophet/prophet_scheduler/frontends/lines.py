@@ -1,7 +1,7 @@
-"""Lines that say that Prophet works: one where it begins, one where the process ends.
+"""Lines that show Prophet at work: one when it starts, one when the process ends.
 
-Rule of this file: the words, on any engine. Who has them said: the first rank, unless PROPHET_QUIET is 1. Times are
-seconds, sizes bytes.
+Rule of this file: the wording, for any engine. Only the first rank prints them, unless PROPHET_QUIET is 1. Times are in
+seconds, sizes in bytes.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
 
 
 def begins(what: str, whose: str, size_bytes: float, policy: str) -> None:
-    """Say that Prophet schedules `what`, and `whose`: ranks, or workers and servers. `size_bytes` travel in an
+    """Print that Prophet schedules `what`, and `whose`: ranks, or workers and servers. `size_bytes`: bytes sent per
     iteration.
     """
     say(f"schedules {what}, {whose}, {format_size(size_bytes)} an iteration, policy {policy}")
 
 
 def ends(iterations: int, spread: Spread | None, plain: str) -> None:
-    """Say what iterations took, and what `plain` says of the engine without Prophet."""
+    """Print how long iterations took, and `plain`, a phrase about the engine without Prophet."""
     if spread is None:
-        say(f"{iterations} iterations, too few to say what one takes")
+        say(f"{iterations} iterations, too few to time")
         return
     took = f"{iterations} iterations; the last {spread.count} took {_time(spread.mean_s)} on average"
     say(f"{took} (median {_time(spread.median_s)}); {plain}")
 
 
 def plain_words(status: LiveStatus, engine: str, measured: ArmStatus | None = None) -> str:
-    """Return what the `engine` would take without Prophet and how sure that is: `measured`, or else predicted."""
+    """Return a phrase with the `engine`'s time without Prophet, `measured` or else predicted, and its uncertainty."""
     agent, predicted, spread = status.agent, status.predicted, status.iteration
     if agent.stepped_aside:
         return f"{engine} has its own order: {agent.stepped_aside}"
@@ -41,9 +41,9 @@ def plain_words(status: LiveStatus, engine: str, measured: ArmStatus | None = No
         return f"{engine} then went on without Prophet, which was faster"
     if measured is not None:
         took = f"{_time(measured.believed_s)} ± {measured.error:.0%}"
-        return f"{engine} without Prophet is believed to take {took}, after {measured.seen} iterations of it"
+        return f"{engine} without Prophet is estimated to take {took} ({measured.seen} iterations measured)"
     if predicted.stock_iteration_s is None:
-        return f"not known yet what {engine} would take without Prophet"
+        return f"how long {engine} would take without Prophet is not known yet"
     sure = ""
     if spread is not None and predicted.iteration_s is not None:
         off = predicted.iteration_s / spread.median_s - 1

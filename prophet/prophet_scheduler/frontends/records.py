@@ -1,11 +1,11 @@
-"""Files that a process leaves at its end: PROPHET_STATUS_OUT, PROPHET_EVENTS_OUT and PROPHET_PROFILE_OUT, on any
+"""Files that a process writes at its end: PROPHET_STATUS_OUT, PROPHET_EVENTS_OUT and PROPHET_PROFILE_OUT, on any
 engine.
 
-Rule of this file: how much is kept for them, and that they are written. The engine's agent knows their content. A
-failure here is one warning for each file, never a failed job.
+Rule of this file: how much to keep for these files, and writing them. The engine's agent supplies their content. A
+failure here causes one warning per file, never a failed job.
 
-Import it before the program ends. A dataclass made after an interrupt runs `exec`, and CPython then forgets that the
-signal is to end the process.
+Import this file before the program ends. Defining a dataclass after an interrupt runs `exec`, and CPython then forgets
+that the signal should end the process.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from prophet_scheduler.core.status import AgentStatus
 
 EVENTS_KEPT = 2_000_000
-"""Newest events kept for PROPHET_EVENTS_OUT (24 bytes each)."""
+"""Number of newest events kept for PROPHET_EVENTS_OUT (24 bytes each)."""
 
 logger = logging.getLogger("prophet_scheduler")
 
 
 def event_buffer() -> RecordBuffer:
-    """Return a buffer for the events of a process that is to leave them."""
+    """Return a buffer for the events of a process that will write them."""
     from prophet_scheduler.core.event_record import RecordBuffer
 
     return RecordBuffer(EVENTS_KEPT)
@@ -50,7 +50,7 @@ def write_records(
     profile: Callable[[], Profile | None] = lambda: None,
     events: Callable[[], EventRecord | None] = lambda: None,
 ) -> None:
-    """Write the files that the settings ask for. Each function is called only for its file; None leaves it out."""
+    """Write the files that the settings ask for. Each function is called only for its own file; None skips the file."""
     if not settings.outputs:
         return
     from prophet_scheduler.core.files import placed, write_whole

@@ -1,7 +1,7 @@
 """Prophet's threads in a training process, on any engine: the agent's, and one for the heap.
 
-Rule of this file: when a thread makes a turn, what its turns cost, and how it ends. Its owner knows what a turn does.
-Loading this file imports nothing of the project, since it runs in scripts that only import an engine.
+Rule of this file: when a thread takes a turn, what its turns cost, and how it ends. Its owner decides what a turn does.
+Loading this file imports only forks.py of the project, since it runs in scripts that merely import an engine.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ HEAP_LOOK_S = 10.0
 
 
 class TurningThread:
-    """Thread that calls `turn` again and again, `pause_s()` seconds after the last call or at once when woken.
+    """Thread that calls `turn` repeatedly, `pause_s()` seconds after the last call or at once when woken.
 
-    An exception of `turn` goes to `failed` and ends the turns. The thread is a daemon, so a program that fails can end;
-    `end` is for one that ends well. A forked process has no such thread.
+    An exception from `turn` is passed to `failed` and ends the turns. The thread is a daemon, so a failing program can
+    exit; call `end` in a program that succeeds. A forked process has no such thread.
     """
 
     def __init__(
@@ -42,31 +42,31 @@ class TurningThread:
         """Seconds of processor time used by the turns so far."""
 
     def start(self) -> None:
-        """Begin the turns; once."""
+        """Start the turns. Call this only once."""
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
 
     @property
     def started(self) -> bool:
-        """True if `start` was called, here or in the process that this one was forked from."""
+        """True if `start` was called, here or in the process from which this one was forked."""
         return self._thread is not None
 
     @property
     def stopped(self) -> bool:
-        """True if no turn begins any more."""
+        """True if no further turn will begin."""
         return self._stopped
 
     def wake(self) -> None:
-        """Make the next turn come at once. From any thread."""
+        """Start the next turn at once. Thread-safe."""
         self._woken.set()
 
     def stop(self) -> None:
-        """Begin no more turns. From any thread; it does not wait."""
+        """Begin no more turns, without waiting for the present one. Thread-safe."""
         self._stopped = True
         self._woken.set()
 
     def end(self, limit_s: float) -> bool:
-        """Stop, and wait up to `limit_s` seconds for a turn under way. True if none is under way any more."""
+        """Stop, and wait up to `limit_s` seconds for the present turn. Return True if the thread has ended."""
         self.stop()
         if self._thread is None:
             return True
@@ -91,12 +91,12 @@ class TurningThread:
 
 @functools.cache
 def tend_heap() -> None:
-    """Start the heap's thread: keep freed memory for the next iteration, and give back free pages where they are many.
-    Once in a process, and never an error.
+    """Start the heap's thread, once per process: keep freed memory for the next iteration, and give back excess free
+    pages. Errors are ignored.
     """
 
     def look() -> None:
-        from prophet_scheduler.frontends import heap  # Imported late, so that no start waits for it.
+        from prophet_scheduler.frontends import heap  # Imported late, so that it delays no start.
 
         heap.look()
 

@@ -1,12 +1,12 @@
-"""Warm start: what a job learned is kept in a file, and the next start of the same job begins with it.
+"""Warm start: a job's results are kept in a file, and the next start of the same job begins with them.
 
-Rule of this file: files and their folder. What is kept, and when it is wrong, belongs to session/kept.py.
+Rule of this file: files and their folder. session/kept.py defines what is kept, and when it no longer holds.
 
 Two jobs are the same if their gradients have the same sizes in forward order and the engine says that they run in the
-same place: the same policy and settings of blocks, as many machines, reached through the same interface. Each process
-that learns keeps its own measurements. The cut is the job's: the first rank's holds, and the others get it as they get
-every cut. A bad file causes one warning, and the job starts without it. The file is removed, so that the next start
-does not meet it again.
+same place: same policy and block settings, same number of machines, same network interface. Each process that learns
+keeps its own measurements. The cut belongs to the job: the first rank's file decides, and the other ranks receive that
+cut like any other. A bad file causes one warning, and the job starts without it. The file is removed, so that the next
+start does not find it again.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from prophet_scheduler.session.kept import Kept
 
 MOST_FILES = 64
-"""Files kept in the folder; the oldest go. A large model's takes some 100 kB."""
+"""Maximum files in the folder; the oldest are removed. The file of a large model takes about 100 kB."""
 PROVED_S = 30.0
-"""Seconds after which a cut in force is kept, in case the job is killed before it ends."""
+"""Seconds that a cut must be in force before it is written, in case the job is killed before its end."""
 
 logger = logging.getLogger("prophet_scheduler")
 
 
 class WarmStart:
-    """Store of what this job learned. Safe to use from any thread; nothing here raises.
+    """Store of a job's results. Thread-safe; nothing here raises.
 
-    With `folder` None it keeps nothing. `where` says where the job runs, as far as that makes it another job.
-    `learning(sizes)` is the cut of a job that knows nothing. A `profile` from the user has precedence over a kept one.
-    With `arena`, ids are places and not gradients.
+    `folder`: None to keep nothing. `where`: the properties of the place where the job runs that distinguish it from
+    other jobs. `learning(sizes)`: the cut of a job without results. A `profile` from the user takes precedence over a
+    kept one. `arena`: ids are places in the arena, not gradients.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class WarmStart:
         self._cut_is_kept = False
 
     def first_cut(self, sizes: Sequence[int]) -> Cut:
-        """Return the cut this worker would begin with, for gradients of these bytes in forward order.
+        """Return the cut with which this worker would begin, for gradients of these bytes in forward order.
 
-        The file is the first optimizer's that asks; other ones begin to learn.
+        The first optimizer to ask gets the file; others start learning.
         """
         with self._lock:
             if self._sizes is None:
@@ -75,29 +75,29 @@ class WarmStart:
                 try:
                     self._kept = self._fresh = self._begin(sizes)
                 except Exception as error:
-                    logger.warning("Prophet starts without what it kept: %s: %s", type(error).__name__, error)
+                    logger.warning("Prophet starts without kept results: %s: %s", type(error).__name__, error)
             if tuple(sizes) == self._sizes and self._kept is not None and self._kept.cut is not None:
                 return self._kept.cut
         return self._learning(sizes)
 
     @property
     def asked(self) -> bool:
-        """True if the sizes that the job sends are known."""
+        """True if the sizes of the job's gradients are known."""
         return self._sizes is not None
 
     @property
     def kept(self) -> Kept | None:
-        """Return what there was to begin with. None until the job's sizes are known."""
+        """Results with which the job began; None if there were none, or the job's sizes are not known yet."""
         return self._kept
 
     def take(self) -> Kept | None:
-        """Return what there is to begin with; once."""
+        """Return the results to begin with; after the first call, None."""
         with self._lock:
             fresh, self._fresh = self._fresh, None
         return fresh
 
     def turn(self, now: float, cut: Cut | None, learned: Callable[[Cut | None], Kept | None]) -> None:
-        """Keep what was `learned` with this cut, after `cut` has been in force for PROVED_S."""
+        """Keep the results of `learned(cut)` once `cut` has been in force for PROVED_S."""
         if cut != self._cut:
             self._cut, self._cut_since, self._cut_is_kept = cut, now, False
         elif not self._cut_is_kept and now - self._cut_since >= PROVED_S:
@@ -106,7 +106,7 @@ class WarmStart:
             self.keep(kept)
 
     def keep(self, kept: Kept | None) -> None:
-        """Write what was learned, whole or not at all; None for nothing yet. A failure is a warning."""
+        """Write the results atomically; None if there are none yet. A failure only causes a warning."""
         with self._lock:
             if self._path is None or self._sizes is None or kept is None:
                 return
@@ -115,7 +115,7 @@ class WarmStart:
                 from prophet_scheduler.session.kept import kept_to_json
 
                 if kept.cut == self._learning(self._sizes):
-                    kept = replace(kept, cut=None)  # The next start has to learn as well.
+                    kept = replace(kept, cut=None)  # So the next start learns again.
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 write_whole(kept_to_json(kept), self._path)
                 remove_oldest(self._path.parent, MOST_FILES)
@@ -135,8 +135,8 @@ class WarmStart:
             except FileNotFoundError:
                 pass
             except (OSError, ValueError) as error:
-                logger.warning("Prophet starts without what it kept: %s cannot be used (%s)", self._path, error)
-                with contextlib.suppress(OSError):  # a folder, say
+                logger.warning("Prophet starts without kept results: %s cannot be used (%s)", self._path, error)
+                with contextlib.suppress(OSError):  # It may be a folder.
                     self._path.unlink()
         if self._profile is None:
             return kept
@@ -151,7 +151,7 @@ class WarmStart:
 
 
 def remove_oldest(folder: Path, most: int) -> None:
-    """Remove all but the `most` newest JSON files in `folder`. Other processes may do the same."""
+    """Remove all but the `most` newest JSON files in `folder`. Other processes may do so at the same time."""
 
     def written_s(path: Path) -> float:
         try:

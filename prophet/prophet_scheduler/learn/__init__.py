@@ -1,1 +1,1 @@
-"""Learning a job's gradients and network from its events, and deciding when a new plan is worth it."""
+"""Estimators of a job's gradients and network, from its events."""

@@ -1,12 +1,12 @@
 """The bandwidth monitor: the network available to this job, from its own transfers and the NIC's counters.
 
-Rule of this file: pure estimates over events and counter samples; nic.py reads the counters.
+Rule of this file: pure estimates from events and counter samples; nic.py reads the counters.
 
 Servers acknowledge pushes at once, so pushes measure the network; a pull also waits for other workers. wire.py
 estimates the cost of a push and the delay of its acknowledgement from the times of many pushes.
 
-The network changes. So a push counts for some seconds only, unless there are too few. Where the newest pushes are
-slower or faster than those before, only the newest count.
+The network changes, so a push counts for a few seconds only, unless there are too few. If the newest pushes are slower
+or faster than the earlier ones, only the newest count.
 """
 
 from __future__ import annotations
@@ -28,62 +28,62 @@ if TYPE_CHECKING:
 WINDOW_S = 15.0
 """Maximum age of transfers that count, except for the newest LEAST_TRANSFERS."""
 MOST_TRANSFERS = 20_000
-"""Maximum transfers that count, so a fit is cheap on a fast network."""
+"""Maximum number of transfers that count, so that a fit stays cheap on a fast network."""
 LEAST_TRANSFERS = 20
-"""Minimum transfers for a fit. They count even if older than the window, or a slow link would never be measured."""
+"""Minimum transfers for a fit. They count even beyond the window; otherwise a slow link would never be measured."""
 MOST_FITTED = 2000
-"""Maximum transfers in one fit, the newest ones. A fit takes some 10 ms, and 30 ms where cores are busy."""
+"""Maximum number of transfers in one fit: the newest. A fit takes about 10 ms, or 30 ms on busy cores."""
 REFIT_S = 2.5
 """Minimum seconds between two fits."""
 SETTLED_S = 10.0
-"""Seconds between two fits if the last ones were alike, unless pushes have become slower or faster."""
+"""Seconds between two fits if the last ones agreed, unless pushes have become slower or faster."""
 ALIKE = 0.1
-"""Fits are alike if the times they give for a push of the usual size differ by at most this share."""
+"""Fits agree if their times for a push of the usual size differ by at most this share."""
 DELAYS = 3
-"""Number of fits whose median is the acknowledgement delay. With much in flight the wire is hardly ever idle, and a
-single fit may find no delay at all."""
+"""Number of fits whose median is the acknowledgement delay. With much in flight the wire is rarely idle, and a single
+fit may find no delay at all."""
 RIGHT_AFTER_S = 50e-6
-"""Two messages seen within this time arrived together: a receiving thread takes about as long for each."""
+"""Two messages seen within this time arrived together: a receiving thread takes about this long for each."""
 STRETCH = 32
-"""Pushes in a stretch, the unit compared to detect a change. A stall spoils one stretch and not the rest."""
+"""Pushes per stretch, the unit of comparison when detecting a change. A stall spoils only one stretch."""
 LEAST_STRETCH = 4
 STEP_CHANGE = 1.2
-"""The network has changed where the newest STEP_STRETCHES stretches are slower or faster by this factor than the ones
-before."""
+"""The network has changed if the newest STEP_STRETCHES stretches are slower or faster than the earlier ones by this
+factor."""
 STEP_STRETCHES = 6
 OUT_OF_LINE = 0.2
 """Share of the newest stretches that may disagree: one of six may have stalled."""
 STEP_S = 1.0
-"""Minimum time the newest stretches cover, or the end of an iteration would be compared with whole iterations."""
+"""Minimum time that the newest stretches cover, lest the end of an iteration be compared with whole iterations."""
 
 FRAMING = 1.05
-"""Bytes on the interface for each byte handed to it: headers of Ethernet, IP, TCP and the engine."""
+"""Bytes on the interface per payload byte: headers of Ethernet, IP, TCP and the engine."""
 TRAFFIC_WINDOW_S = 5.0
-"""Time over which NIC counters are compared, so long that the bytes in flight at either end do not matter."""
+"""Time over which NIC counters are compared, long enough that the bytes in flight at either end do not matter."""
 OTHER_TRAFFIC_SHARE = 0.05
-"""Other traffic below this share of the rate cannot be distinguished from framing, and counts as none."""
+"""Other traffic below this share of the rate cannot be told from framing, and counts as none."""
 LEAST_SHARE = 0.5
-"""Minimum share of the link that this job gets once it sends. Others may fill the link while it is silent."""
+"""Minimum share of the link that this job gets once it sends. Others may fill the link while this job is silent."""
 
 _TRANSFER = np.dtype([("start_s", "<f8"), ("finish_s", "<f8"), ("bytes", "<f8"), ("clear", "?")])
-"""A push; `clear` if no answer to a pull was seen right before its acknowledgement."""
+"""A push; `clear` is True if no answer to a pull was seen right before its acknowledgement."""
 
 
 class TransferFit:
-    """Fit of `E(s) = overhead + s / bandwidth` and of the acknowledgement delay to the pushes of the last seconds."""
+    """Fit of `E(s) = overhead + s / bandwidth` and of the acknowledgement delay to recent pushes."""
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
         self._window_s = window_s
-        self._open = np.zeros(0, EVENT_DTYPE)  # starts without a finish yet
-        self._transfers = np.zeros(0, _TRANSFER)  # by finish
+        self._open = np.zeros(0, EVENT_DTYPE)  # starts without a finish so far
+        self._transfers = np.zeros(0, _TRANSFER)  # sorted by finish
         self.since_s = -np.inf
-        """Transfers that began before this time do not count."""
+        """Transfers that started before this time do not count."""
         self.likely: PushCosts | None = None
-        """Result of the last fit; its overhead is from the last fit in which sizes differed enough to measure it."""
-        self._answered_s = np.full(1, -np.inf)  # when the last answer to a pull was seen
+        """Result of the last fit; its overhead comes from the last fit whose sizes differed enough to measure it."""
+        self._answered_s = np.full(1, -np.inf)  # time of the last answer to a pull
 
     def observe(self, events: NDArray[Any]) -> None:
-        """Take in events (EVENT_DTYPE), in order of time; those of adding are ignored."""
+        """Record events (EVENT_DTYPE) in time order; ADD events are ignored."""
         for after_gap, piece in unbroken(events):
             if after_gap:
                 self._open = self._open[:0]
@@ -98,7 +98,7 @@ class TransferFit:
             return
         rows = np.concatenate([self._open, pushes])
         keys = rows["gradient"].astype(np.int64) << 16 | rows["partition"]
-        order = np.argsort(keys, kind="stable")  # by partition, and in order of time within one
+        order = np.argsort(keys, kind="stable")  # by partition, then by time
         keys, kinds = keys[order], rows["kind"][order]
         last_of_key = np.append(keys[:-1] != keys[1:], True)
         pairs = np.flatnonzero(~last_of_key[:-1] & (kinds[:-1] == EventKind.START) & (kinds[1:] == EventKind.FINISH))
@@ -115,7 +115,7 @@ class TransferFit:
         recent = int(np.searchsorted(transfers["finish_s"], rows["time_s"][-1] - self._window_s))
         first = min(recent, max(0, len(transfers) - LEAST_TRANSFERS))
         if first < recent and first > 0:
-            # All of these may have been in flight at once. They had the wire only after those before them.
+            # These may all have been in flight together. They got the wire only after the transfers before them.
             transfers["start_s"] = np.maximum(transfers["start_s"], transfers["finish_s"][first - 1])
         self._transfers = transfers[first:]
 
@@ -126,13 +126,11 @@ class TransferFit:
 
     @property
     def changed(self) -> bool:
-        """True if the newest pushes are slower or faster than those before, judged by the last fit: a cheap check
-        before `fit`.
-        """
+        """True if the newest pushes are slower or faster than earlier ones by the last fit: a cheap check."""
         return self.likely is not None and _change(self._transfers, self.likely) > 0
 
     def fit(self) -> Network | None:
-        """Return the network as these transfers saw it, or None while there are too few."""
+        """Return the network as seen by these transfers; None while there are too few."""
         wire = _fit(self._transfers, self.likely)
         if wire is None:
             return None
@@ -154,10 +152,10 @@ def _fit(transfers: NDArray[Any], likely: PushCosts | None) -> PushCosts | None:
 
 
 def _change(transfers: NDArray[Any], wire: PushCosts) -> int:
-    """Return the index of the first transfer (sorted by finish) under a new rate; 0 if the rate has not changed.
+    """Return the index of the first transfer (sorted by finish) at a new rate; 0 if the rate has not changed.
 
-    A stretch lies within a time in which something was always unacknowledged. Its slowness is the time it took, divided
-    by its expected cost. The newest stretches (one of them may have stalled) must agree.
+    Throughout a stretch, something was unacknowledged. The slowness of a stretch is its duration divided by its
+    expected cost. The newest stretches must agree, except for one that may have stalled.
     """
     numbers = np.arange(len(transfers))
     found_idle = np.append(True, transfers["start_s"][1:] > transfers["finish_s"][:-1])
@@ -176,16 +174,16 @@ def _change(transfers: NDArray[Any], wire: PushCosts) -> int:
     least, most = np.quantile(newest, [OUT_OF_LINE, 1 - OUT_OF_LINE])
     if before / STEP_CHANGE <= most and least <= before * STEP_CHANGE:
         return 0
-    # The first of the newest stretches may lie partly before the change.
+    # The first of the newest stretches may begin before the change.
     ratio = newest / np.median(newest)
     in_line = np.flatnonzero((ratio < STEP_CHANGE) & (ratio > 1 / STEP_CHANGE))
-    # None is in line where two rates alternate, and then neither holds.
+    # If two rates alternate, no stretch is in line, and neither rate holds.
     return int(first[-count:][in_line[0]]) if len(in_line) else 0
 
 
 @dataclass(frozen=True)
 class NicSample:
-    """Counters of an interface, in bytes since it came up, at `time_s` on the steady clock."""
+    """Counters of an interface, in bytes since it came up, at `time_s` on the monotonic clock."""
 
     time_s: float
     bytes_sent: int
@@ -193,7 +191,7 @@ class NicSample:
 
 
 class _Reading(NamedTuple):
-    """Counters of a sample, and the job's own bytes at that time."""
+    """Counters of a NicSample, and the job's own bytes at that time."""
 
     time_s: float
     sent: float
@@ -203,7 +201,7 @@ class _Reading(NamedTuple):
 
 
 class BandwidthMonitor:
-    """Bandwidth available to this job: the rate of its own transfers, corrected at once for other traffic."""
+    """Bandwidth available to this job: the rate of its own transfers, corrected for changes in other traffic."""
 
     def __init__(self) -> None:
         self._fit = TransferFit()
@@ -213,14 +211,14 @@ class BandwidthMonitor:
         self._fits: deque[Network] = deque(maxlen=DELAYS)
         self._newest_s = -np.inf  # end of the newest transfer
         self._fitted_s = -np.inf  # end of the newest transfer at the last fit
-        self._looked_s = -np.inf  # transfers that ended before this were looked at
-        self._other_then = 0.0  # other traffic while the newest transfers were made
+        self._looked_s = -np.inf  # transfers that ended before this have been considered for a fit
+        self._other_then = 0.0  # other traffic during the newest transfers
 
     def observe(self, events: NDArray[Any]) -> None:
-        """Take in the hook's events (EVENT_DTYPE), in order of time."""
+        """Record the hook's events (EVENT_DTYPE) in time order."""
         self._fit.observe(events)
         if events["gap"].any():
-            # The job's own bytes are not known over this time, so neither is the traffic of others.
+            # The job's own bytes during the gap are unknown, and so is the other traffic.
             self._readings.clear()
             self._other_then = 0.0
         finished = events[events["kind"] == EventKind.FINISH]
@@ -231,24 +229,24 @@ class BandwidthMonitor:
             self._other_then = self._other()
 
     def disregard(self, before_s: float) -> None:
-        """Ignore transfers that began before this time, in all events observed from here on.
+        """Ignore transfers that started before this time, in all events observed from here on.
 
-        First pushes of new keys do not measure the network: a server makes room for the key and waits for all workers.
+        First pushes of new keys do not measure the network: a server allocates memory and waits for all workers.
         """
         self._fit.since_s = before_s
 
     def expect(self, network: Network) -> None:
-        """Start from a network measured before: its cost of a message holds until this job has measured its own."""
+        """Start from a network measured earlier: its cost per message holds until this job has measured its own."""
         self._fit.likely = PushCosts(network.overhead_s, 1.0 / network.bandwidth, network.ack_delay_s)
 
     def observe_nic(self, sample: NicSample) -> None:
-        """Take in the interface's counters; bytes that the job did not send or receive are other traffic."""
+        """Record the interface's counters; bytes that the job did not send or receive are other traffic."""
         if self._readings and sample.time_s <= self._readings[-1].time_s:
             return
         counts = sample.time_s, sample.bytes_sent, sample.bytes_received
         reading = _Reading(*counts, self._own[QueueKind.PUSH], self._own[QueueKind.PULL])
         if self._readings and self._readings[-1].time_s < self._fit.since_s:
-            # First pushes of keys are no events, so other traffic is assumed to have gone on as before.
+            # First pushes of keys make no events, so assume that other traffic has continued as before.
             passed = [now - before for now, before in zip(reading, self._readings[-1], strict=True)]
             self._readings = deque(_Reading(*map(operator.add, each, passed)) for each in self._readings)
             return
@@ -258,7 +256,7 @@ class BandwidthMonitor:
 
     @property
     def other_traffic(self) -> float:
-        """Bytes per second of others, in the busier direction of this interface; 0 if not distinct from framing."""
+        """Bytes per second of others, in the busier direction of the interface; 0 if too small to tell from framing."""
         other = self._other()
         fitted = self._fit_now()
         return other if fitted and other >= OTHER_TRAFFIC_SHARE * fitted.bandwidth else 0.0
@@ -267,8 +265,8 @@ class BandwidthMonitor:
     def network(self) -> Network | None:
         """The network for the next plan.
 
-        The fit is of transfers beside other traffic, so that traffic is subtracted from it already. Traffic that has
-        come or gone since is subtracted or added back here, before new transfers show it.
+        The fitted transfers ran alongside other traffic, so the fit already accounts for it. Any change of that traffic
+        since then is corrected here, before new transfers show it.
         """
         fitted = self._fit_now()
         if fitted is None:
@@ -291,7 +289,7 @@ class BandwidthMonitor:
         fitted = self._fit.fit()
         if fitted is not None:
             self._fits.append(fitted)
-            # The larger of two: too much in flight costs less than a wire that runs dry.
+            # Of two, take the larger: too much in flight costs less than an idle wire.
             usual_s = sorted(each.ack_delay_s for each in self._fits)[len(self._fits) // 2]
             self._fitted = replace(fitted, ack_delay_s=usual_s)
 

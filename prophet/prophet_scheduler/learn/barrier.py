@@ -1,19 +1,19 @@
-"""Detection of a barrier: the job's iterations wait for all averages before any weight is used.
+"""Detection of a barrier: the job's iterations wait for all averages before they use any weight.
 
-Rule of this file: pure; one observation for each iteration comes in. A script needs the last average before its next
-forward pass if it clips gradients by their total norm, scales losses, or must not update late. Then urgency does not
-matter, and only the time at which the last average is back counts.
+Rule of this file: pure code; its input is one observation per iteration. A script needs the last average before its
+next forward pass if it clips gradients by their total norm, scales losses, or must not update late. Then urgency does
+not matter: only the arrival of the last average counts.
 """
 
 from __future__ import annotations
 
 LEAST_ALIKE = 3
-"""Iterations in a row that must contradict the belief before it changes. An iteration that evaluates the model waits
-for all averages, too."""
+"""Consecutive iterations that must contradict the belief before it changes. An iteration that evaluates the model also
+waits for all averages."""
 
 
 class BarrierWatch:
-    """Barrier of one job, as its iterations show it."""
+    """Detector of a barrier in one job, from its iterations."""
 
     def __init__(self) -> None:
         self.holds = False
@@ -21,7 +21,7 @@ class BarrierWatch:
         self._others = 0
 
     def iteration(self, waited: bool) -> None:
-        """Note that the next iteration began; `waited` if no average of the one before was missing by then."""
+        """Record that the next iteration began; `waited` if it had all averages of the previous one by then."""
         self._others = self._others + 1 if waited != self.holds else 0
         if self._others >= LEAST_ALIKE:
             self.holds, self._others = waited, 0

@@ -1,9 +1,9 @@
-"""Times of a job that Prophet only watches, from looks at its iterations or from each collective that it waits for.
+"""Times of a job that Prophet only watches, from samples of its iterations or from each collective that it waits for.
 
-Rule of this file: pure arithmetic on the times of ranks; a plugin reads them. Times are seconds.
+Rule of this file: pure arithmetic on the times of ranks; a plugin measures them. Times are in seconds.
 
-A rank that is early waits for the slowest one as well as for the network. The slowest waits for the network alone, so
-the least wait of all ranks in an iteration is the network's part.
+An early rank waits for the slowest rank as well as for the network. The slowest waits for the network alone, so the
+shortest wait of all ranks in an iteration is the network's share.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from statistics import linear_regression, median, stdev
 from prophet_scheduler.core.status import ObservedTimes
 
 FIRST = 4
-"""First iteration that counts: before it torch makes its buckets anew, and memory is new."""
+"""First iteration that counts: in earlier ones torch rebuilds its buckets and memory is used for the first time."""
 LEAST = 5
-"""Looks from which a median says anything."""
+"""Minimum number of looks (watched iterations) for a meaningful median."""
 SIZES_APART = 2.0
-"""Factor between the largest and the smallest collective from which their times tell bytes from messages."""
+"""Minimum ratio of the largest collective to the smallest for their times to separate bytes from messages."""
 
 
 @dataclass(frozen=True)
 class TimedIteration:
-    """One iteration of this rank: its number, when it began, its computing in backward, and its wait for averages."""
+    """One iteration of this rank: its number, start time, compute time in backward, and wait for averages."""
 
     iteration: int
     begun_s: float
@@ -35,9 +35,9 @@ class TimedIteration:
 
 
 def times_of(looks: Sequence[TimedIteration], others: Sequence[Mapping[int, float]] = ()) -> ObservedTimes | None:
-    """Return the times of these `looks`, in order; None if there are too few.
+    """Return the times of these `looks`, which are in order; None if there are too few.
 
-    `others` has what each other rank waited, by iteration. Looks that some rank lacks are left out.
+    `others`: the waits of each other rank, by iteration. Looks missing on some rank are left out.
     """
     counted = [
         (look, min(look.waited_s, *(other[look.iteration] for other in others)) if others else look.waited_s)
@@ -61,9 +61,9 @@ def times_of(looks: Sequence[TimedIteration], others: Sequence[Mapping[int, floa
 
 
 def in_forward_order(made: Sequence[Sequence[float]], backward_s: float) -> tuple[list[int], tuple[float, ...]]:
-    """Return the gradients' places in forward order, and when each is there after backward begins, in seconds.
+    """Return the gradients' indices in forward order, and the seconds from the start of backward until each is ready.
 
-    `made` has when each was there in several backward passes, in any unit. The last one is there after `backward_s`.
+    `made`: when each gradient was ready, for several backward passes, in any unit. The last one takes `backward_s`.
     """
     took = [median(column) for column in zip(*made, strict=True)]
     forward = sorted(range(len(took)), key=lambda place: -took[place])
@@ -72,7 +72,7 @@ def in_forward_order(made: Sequence[Sequence[float]], backward_s: float) -> tupl
 
 
 class Collective(Enum):
-    """Collective of a sharded module: of its parameters, of its gradients, or of what its replicas have summed up."""
+    """Collective of a sharded module: on its parameters, on its gradients, or on the reduced gradients of replicas."""
 
     GATHER = 0
     REDUCE = 1
@@ -81,11 +81,11 @@ class Collective(Enum):
 
 @dataclass(frozen=True)
 class BackwardPass:
-    """One backward pass of a job whose modules are sharded.
+    """One backward pass of a job with sharded modules.
 
-    `sizes` has the gradient bytes of each module, and `made_s` the computing until they were there, in the order of the
-    reductions. `again` modules gathered their parameters a second time. `sums` has the sizes and the seconds of the
-    sums that came last for each module: of replicas, or else of shards.
+    `sizes`: gradient bytes of each module. `made_s`: compute time until they were ready. Both are in the order of the
+    reductions. `again`: number of modules that gathered their parameters a second time. `sums`: bytes and seconds of
+    each module's last sum, which is over replicas if there are any, or else over shards.
     """
 
     sizes: tuple[int, ...]
@@ -95,10 +95,10 @@ class BackwardPass:
 
 
 def message_s(passes: Sequence[BackwardPass], ranks: int) -> float | None:
-    """Return the time of a message beside its bytes; None where sizes are too much alike to tell.
+    """Return the seconds of a message besides its bytes; None if sizes are too similar to tell.
 
-    Each sum goes round a ring of `ranks` in 2 (ranks - 1) messages (simulate/collectives.py), each with its share of
-    the bytes: `passes` with equal sums give a straight line.
+    A sum travels around a ring of `ranks` in 2 (ranks - 1) messages (simulate/collectives.py), each with an equal share
+    of the bytes. So the times of sums lie on a straight line over their sizes. All `passes` must have the same sums.
     """
     sizes = [size for size, _ in passes[0].sums]
     if len(sizes) < 2 or max(sizes) < SIZES_APART * min(sizes):
@@ -113,8 +113,7 @@ def message_s(passes: Sequence[BackwardPass], ranks: int) -> float | None:
 class ShardedIterations:
     """Iterations of a job that waits for each collective of its sharded modules in turn.
 
-    An iteration begins with the first forward pass after a reduction. So it may have several passes that reduce
-    nothing.
+    An iteration begins with the first forward pass after a reduction, so it may contain several passes without one.
     """
 
     def __init__(self) -> None:
@@ -123,7 +122,7 @@ class ShardedIterations:
         self._forward()
 
     def _forward(self) -> None:
-        """Forget the iteration before."""
+        """Forget the previous iteration."""
         self._waited_s = self._backward_waited_s = 0.0
         self._forward_ended_s: float | None = None
         self._reduced_s = 0.0
@@ -133,7 +132,7 @@ class ShardedIterations:
         self._again = 0
 
     def forward_begins(self, now: float) -> tuple[TimedIteration, BackwardPass] | None:
-        """Note that a forward pass begins. Returns the iteration that this ends, and its backward pass."""
+        """Note that a forward pass begins. Return the iteration that this ends, if any, and its backward pass."""
         if self._begun_s is None:
             self._begun_s = now
         if not self._rows:
@@ -149,13 +148,13 @@ class ShardedIterations:
         return found
 
     def forward_ends(self, now: float) -> None:
-        """Note that a module's part of a forward pass ends; the last one before backward counts."""
+        """Note that a module's part of a forward pass ends; the last part before backward counts."""
         self._forward_ended_s = now
         self._backward_waited_s = 0.0
 
     def waited(self, what: Collective, size_bytes: int, begun_s: float, ended_s: float, backward: bool) -> None:
-        """Note a collective that the program has waited for. `size_bytes` are those of whole gradients."""
-        if self._begun_s is None:  # Only what a forward pass leads to counts.
+        """Record a collective that the program has waited for. `size_bytes`: size of the unsharded gradients."""
+        if self._begun_s is None:  # Collectives before the first forward pass do not count.
             return
         self._waited_s += ended_s - begun_s
         if not backward:
@@ -174,6 +173,6 @@ class ShardedIterations:
         self._newest = what
 
     def _began_s(self) -> float:
-        """Return when backward began: where forward ended, as far as that was seen."""
+        """Return when backward began: the end of forward, or the start of the iteration if that end was not seen."""
         assert self._begun_s is not None
         return self._begun_s if self._forward_ended_s is None else self._forward_ended_s

@@ -1,10 +1,10 @@
 """The job profiler: the stepwise gradient-generation pattern, learned from the hook's events.
 
-Rule of this file: statistics over events; no clock, thread or file. Times that come in are the events'.
+Rule of this file: statistics over events; no clock, thread or file. All times are those of the events.
 
-A gradient is generated when its first partition is added to the push queue. An iteration ends where a gradient comes
-again. Each iteration is a row of times. Rows are aligned by their median offset from the estimate, and the
-estimate is the median of each column. So a straggling iteration, a gradient late once or a skipped gradient moves
+A gradient is generated when its first partition is added to the push queue. An iteration ends when a gradient is
+generated again. Each iteration is a row of times. Rows are aligned by their median offset from the estimate, and the
+estimate is the median of each column. So a straggling iteration, a single late gradient or a skipped gradient changes
 nothing. The estimate follows drift as rows leave the window.
 """
 
@@ -37,34 +37,34 @@ if TYPE_CHECKING:
 WINDOW = 50
 """Maximum iterations in an estimate; the paper profiles 50."""
 WARM_UP = 2
-"""First iterations left out: they set up tensors and connections."""
+"""Number of first iterations left out: they set up tensors and connections."""
 FIRST_ESTIMATE = 2
-"""Iterations after the warm-up that are enough for a first estimate."""
+"""Iterations after the warm-up that suffice for a first estimate."""
 SHIFT_ROWS = 3
-"""Iterations in a row, all longer or shorter by SHIFT_RATIO, that mean a new pace, such as another batch size."""
+"""Consecutive iterations, all longer or shorter by SHIFT_RATIO, that mean a new pace, such as another batch size."""
 SHIFT_RATIO = 1.2
 FORWARD_IDS = -0.9
-"""Correlation of ids with the order of generation below which ids are taken to be in forward order."""
+"""Correlation of ids with the order of generation below which ids count as being in forward order."""
 OPENS = 2.0
-"""An iteration does not begin where the pause before it is shorter by this factor than a later pause within it."""
+"""A later pause exceeding the pause before an iteration's presumed start by this factor disproves that start."""
 MOST_OPEN = 1 << 18
-"""Maximum events kept of an iteration without an end, as in a job whose tensors never come again."""
+"""Maximum events kept of an unfinished iteration, as in a job whose tensors never repeat."""
 LEAST_AHEAD = 0.1
-"""Minimum share of forward that follows a gradient for it to bound forward's time: less is lost in the error of the
-begin of backward."""
+"""Minimum share of forward after a gradient for it to bound forward's time. For a smaller share, the error of the start
+of backward is too large."""
 
 
 @dataclass(frozen=True)
 class ObservedIteration:
-    """Gradients of one iteration: `ids` ascending, first time and total bytes of each."""
+    """Gradients of one iteration: `ids` in ascending order, with the first time and the total bytes of each."""
 
     ids: NDArray[Any]
     times: NDArray[Any]
     sizes: NDArray[Any]
     returned: NDArray[Any] = field(default_factory=lambda: np.zeros(0, EVENT_DTYPE))
-    """Ends of pulls (EVENT_DTYPE) between the iteration before and this one."""
+    """Ends of pulls (EVENT_DTYPE) between the previous iteration and this one."""
     forward_end_s: float = np.nan
-    """End of the forward pass before it, if known."""
+    """End of the preceding forward pass; NaN if unknown."""
 
     @classmethod
     def of(cls, events: NDArray[Any]) -> ObservedIteration:
@@ -84,25 +84,25 @@ class Splitter:
     """Splitter of generated gradients into iterations."""
 
     def __init__(self) -> None:
-        self._open = np.zeros(0, EVENT_DTYPE)  # the iteration that is not over yet
-        self._usual: dict[int, float] = {}  # latest time of each gradient, after its iteration's first
-        self._last_s = -np.inf  # time of the last gradient before the open ones
-        self._after_gap = False  # the open iteration lacks its beginning
+        self._open = np.zeros(0, EVENT_DTYPE)  # the unfinished iteration
+        self._usual: dict[int, float] = {}  # latest time of each gradient, relative to its iteration's first
+        self._last_s = -np.inf  # time of the last gradient before the open iteration
+        self._after_gap = False  # True if the open iteration lacks its beginning
 
     def lost(self) -> None:
-        """Note that events are lost: the open iteration lacks some."""
+        """Note that events of the open iteration were lost."""
         self._open = self._open[:0]
         self._after_gap = True
 
     def restart(self) -> None:
-        """Forget all: from here on other ids come."""
+        """Forget everything: new ids follow."""
         self.lost()
         self._usual = {}
 
     def split(self, generated: NDArray[Any]) -> Iterator[ObservedIteration]:
-        """Yield the iterations that end with these generated gradients (EVENT_DTYPE), in order of time."""
+        """Yield the iterations that end within these generated gradients (EVENT_DTYPE), which are in time order."""
         rows = np.concatenate([self._open, generated])
-        # The previous place of each partition; an iteration ends where this lies within it.
+        # Index of the previous row of the same partition; an iteration ends when this index lies within it.
         keys = rows["gradient"].astype(np.int64) << 16 | rows["partition"]
         order = np.argsort(keys, kind="stable")
         again = np.flatnonzero(keys[order][1:] == keys[order][:-1])
@@ -125,10 +125,10 @@ class Splitter:
         self._open = rows[start:][-MOST_OPEN:]
 
     def _first_whole(self, rows: NDArray[Any], start: int, end: int) -> int:
-        """Return the place of the first event of a whole iteration, if events before `start` were lost.
+        """Return the index of the first event of a whole iteration, if events before `start` were lost.
 
-        Within an iteration the gradients' usual times rise, so the place is where they fall by the most. If these times
-        are unknown, it is after the longest pause, provided ids rise most there.
+        Within an iteration the gradients' usual times rise, so the next iteration begins where they fall the most. If
+        these times are unknown, it begins after the longest pause, provided ids rise most there.
         """
         usual = np.array([self._usual.get(gradient, np.nan) for gradient in rows["gradient"][start : end + 1].tolist()])
         known = np.flatnonzero(~np.isnan(usual))
@@ -138,12 +138,12 @@ class Splitter:
         return start + int(known[1 + np.argmin(np.diff(usual[known]))])
 
     def _cut(self, rows: NDArray[Any], start: int, end: int) -> int:
-        """Return the place where the iteration from `start` ends, if the first gradient to come again is at `end`.
+        """Return the index at which the iteration from `start` ends, if the first repeated gradient is at `end`.
 
-        The place may be earlier than `end`, if this iteration skipped the first gradient of the next one or if `start`
-        is in the middle of an iteration: then that gradient comes for the first time. Its place is where ids rise most,
-        if the longest pause, which is forward, is there too: ids in forward order, as the front end gives them, fall
-        during backward. With other ids it is the longest pause, if the gradients after it usually come early.
+        The index is below `end` if this iteration skipped the next one's first gradient or if `start` is in the middle
+        of an iteration: that gradient is no repetition then. In these cases the iteration ends where ids rise most, if
+        the longest pause (forward) is there too: ids in forward order, as the front end assigns them, fall during
+        backward. With other ids it ends at the longest pause, if the gradients after that usually come early.
         """
         window = rows[start : end + 1]
         ids = window["gradient"].astype(np.int64)
@@ -158,9 +158,9 @@ class Splitter:
         return opens if all(self._usual.get(gradient, middle) < middle for gradient in tail) else end
 
     def _in_the_middle(self, rows: NDArray[Any], start: int, opens: int) -> bool:
-        """Return True if, by the pauses before them, `start` is within an iteration and `opens` begins the next.
+        """Return True if, judging by the pauses, `start` is within an iteration and `opens` begins the next.
 
-        This happens once after a new cut, since new keys come in no order. Without this check it would go on for ever.
+        This happens once after a new cut, since new keys arrive in any order. Unchecked, the wrong split would persist.
         """
         times = rows["time_s"]
         before_s = times[start - 1] if start else self._last_s
@@ -170,8 +170,8 @@ class Splitter:
 class JobProfiler:
     """Learner of a job's Profile from push events.
 
-    `forward_ids`: ids are in forward order, whatever the order in which gradients come; otherwise the profiler finds
-    out. `warm_up`: iterations left out at first and after a restart, since they set things up.
+    `forward_ids`: ids are in forward order, in whatever order gradients arrive; otherwise the profiler finds out.
+    `warm_up`: number of iterations left out at the start and after a restart, since they set things up.
     """
 
     def __init__(self, forward_ids: bool = False, warm_up: int = WARM_UP) -> None:
@@ -183,7 +183,7 @@ class JobProfiler:
         self._took_s: list[float] = []
         self._seen = 0
         self._forward_ends: deque[float] = deque(maxlen=MOST_FORWARDS)
-        self._returned = np.zeros(0, EVENT_DTYPE)  # ends of pulls since the last iteration that is over
+        self._returned = np.zeros(0, EVENT_DTYPE)  # ends of pulls since the last finished iteration
         self._estimate: _Estimate | None = None
         self._before: Profile | None = None
         self._forward_s: Mapping[int, float] = {}
@@ -191,16 +191,16 @@ class JobProfiler:
         """End of backward of the last warm-up iteration, at the start of the job or after a restart; None before."""
 
     def forward_ended(self, times_s: Sequence[float]) -> None:
-        """Take in ends of forward passes (seconds of the events' clock, in order), if an engine sees them.
+        """Record ends of forward passes (seconds of the events' clock, in order), if the engine sees them.
 
-        Call it before `observe` gets the events that followed.
+        Call this before passing the subsequent events to `observe`.
         """
         self._forward_ends.extend(times_s)
 
     def observe(self, events: NDArray[Any]) -> None:
-        """Take in events (EVENT_DTYPE), in order of time; only generated gradients and ends of pulls count.
+        """Record events (EVENT_DTYPE) in time order; only generated gradients and ends of pulls count.
 
-        Where some were lost, leave out the iterations that lack them.
+        Iterations with lost events are left out.
         """
         for after_gap, piece in unbroken(events):
             if after_gap:
@@ -208,12 +208,12 @@ class JobProfiler:
             self._observe(piece)
 
     def traced(self, forward_s: Mapping[int, float]) -> None:
-        """Use these forward times from now on, in seconds by id; without any, estimate them again."""
+        """Use these forward times (seconds, by id) from now on; if empty, estimate them again."""
         self._forward_s = forward_s
         self._estimate = None
 
     def restart(self) -> None:
-        """Forget all but `latest`: from here on other ids come, as after a new cut."""
+        """Forget everything but `latest`: new ids follow, as after a new cut."""
         self._before = self.latest
         self._splitter.restart()
         self._rows.clear()
@@ -239,7 +239,7 @@ class JobProfiler:
 
     def _close(self, row: ObservedIteration) -> None:
         self._seen += 1
-        # After a restart iterations count from the first on; at the start of the job only after the warm-up.
+        # After a restart all iterations count; at the start of the job only those after the warm-up.
         if self._begin_s is not None and (self._before is not None or self._seen > self.warm_up + 1):
             self._took_s.append(row.begin_s - self._begin_s)
         self._begin_s = row.begin_s
@@ -257,7 +257,7 @@ class JobProfiler:
         self._follow_new_pace()
 
     def _follow_new_pace(self) -> None:
-        """Forget the old rows if the pace changed: another batch size changes all times at once."""
+        """Forget the old rows if the pace has changed: another batch size changes all times at once."""
         spans = [row.span_s for row in self._rows]
         older, newest = spans[:-SHIFT_ROWS], spans[-SHIFT_ROWS:]
         if len(older) < SHIFT_ROWS:
@@ -269,17 +269,17 @@ class JobProfiler:
 
     @property
     def iterations(self) -> int:
-        """Complete iterations seen, warm-up included."""
+        """Number of complete iterations, including the warm-up."""
         return self._seen
 
     @property
     def periods_s(self) -> NDArray[Any]:
-        """Seconds from each iteration's first gradient to the next one's, of the window."""
+        """Seconds from each iteration's first gradient to the next iteration's, within the window."""
         periods: NDArray[Any] = np.diff([row.begin_s for row in self._rows])
         return periods
 
     def take_took_s(self) -> list[float]:
-        """Return seconds of each iteration, from first gradient to first gradient, since the last call or restart."""
+        """Return the seconds of each iteration, between first gradients, since the last call or restart."""
         took_s, self._took_s = self._took_s, []
         return took_s
 
@@ -289,18 +289,18 @@ class JobProfiler:
 
     @property
     def profile(self) -> Profile | None:
-        """The job so far, or None before the first estimate.
+        """The profile so far; None before the first estimate.
 
-        No event shows the begin of backward or the length of forward. Backward begins where forward ended, if an engine
-        sees this (`forward_ended`). Otherwise it is taken to begin one typical step before the first gradient, but not
-        before the last average of the iteration before was back, since forward needs all averages. The bound matters
-        where there are few steps, as in VGG-19: a typical step may be longer than forward.
+        No event shows the start of backward or the duration of forward. Backward starts at the end of forward, if the
+        engine sees it (`forward_ended`). Otherwise it is assumed to start one typical step before the first gradient,
+        but not before the last average of the previous iteration arrived, since forward needs all averages. This bound
+        matters with few steps, as in VGG-19: a typical step may be longer than forward.
 
-        Forward ends there, and its time is shared out like the backward time. It began after gradient 0 was generated,
-        and its part that needs a gradient began after that gradient was back. So each gradient gives an upper bound of
-        forward's time. After the last average was back, forward waited for nothing: the time since then is a lower
-        bound. Within these bounds forward is taken for half of backward, which computes about twice as much. Traced
-        times (`traced`) take the place of this estimate.
+        Forward ends where backward starts, and its time is divided among gradients like that of backward. Forward began
+        after gradient 0 was generated, and the part that needs a gradient's average began after the average arrived. So
+        each gradient gives an upper bound on forward's time. After the last average arrived, forward waited for
+        nothing, so the time since then is a lower bound. Within these bounds, forward is assumed to take half as long
+        as backward, which computes about twice as much. Traced times (`traced`) replace this estimate.
         """
         estimate = self._estimated()
         if estimate is None or not self._forward_s:
@@ -309,7 +309,7 @@ class JobProfiler:
 
     @property
     def latest(self) -> Profile | None:
-        """`profile`, or the one before the restart while there is no new one."""
+        """`profile`, or until there is one, the last profile before the restart."""
         return self.profile or self._before
 
     @property
@@ -331,7 +331,7 @@ class _Estimate:
 
 
 def _estimate(rows: list[ObservedIteration], forward_ids: bool) -> _Estimate | None:
-    # A gradient missing from most iterations (a branch taken once) is no part of the pattern.
+    # A gradient missing from most iterations (a branch taken once) is not part of the pattern.
     ids, counts = np.unique(np.concatenate([row.ids for row in rows]), return_counts=True)
     ids = ids[counts * 2 > len(rows)]
     if not len(ids):
@@ -343,7 +343,7 @@ def _estimate(rows: list[ObservedIteration], forward_ids: bool) -> _Estimate | N
         sizes[number, here] = row.sizes[there]
     aligned = times - _median(times.T)[:, None]
     centre = _median(aligned)
-    # Align again against the estimate, so missing gradients do not shift a row.
+    # Align again, to the estimate, so that missing gradients do not shift a row.
     aligned = times - _median((times - centre).T)[:, None]
     centre = _median(aligned)
     jitter_s = float(1.4826 * np.nanmedian(np.abs(aligned - centre)))
@@ -374,7 +374,7 @@ def _estimate(rows: list[ObservedIteration], forward_ids: bool) -> _Estimate | N
 
 
 def _median(values: NDArray[Any]) -> NDArray[Any]:
-    """Return the median of each column without its NaN, in a fraction of the time of np.nanmedian."""
+    """Return the median of each column, ignoring NaN, in a fraction of np.nanmedian's time."""
     ranked = np.sort(values, axis=0)
     counts = np.maximum(1, np.count_nonzero(~np.isnan(values), axis=0))
     columns = np.arange(values.shape[1])
@@ -383,23 +383,23 @@ def _median(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _longest_pause_and_rise(window: NDArray[Any]) -> tuple[int, int]:
-    """Return the places after the longest pause and where ids rise most."""
+    """Return the index after the longest pause, and the index after the largest rise of ids."""
     pauses, rises = np.diff(window["time_s"]), np.diff(window["gradient"].astype(np.int64))
     return 1 + int(np.argmax(pauses)), 1 + int(np.argmax(rises))
 
 
 def _fall(ids: NDArray[Any]) -> bool:
-    """Return True if `ids`, in order of generation, are in forward order: they fall, except within steps."""
+    """Return True if ids are in forward order: `ids`, given in order of generation, fall except within steps."""
     if ids[0] == ids[-1]:
         return bool(ids.min() == ids.max())
     return bool(np.corrcoef(np.arange(len(ids)), ids)[0, 1] < FORWARD_IDS)
 
 
 def _urgency(ids: NDArray[Any], from_first: NDArray[Any]) -> NDArray[Any]:
-    """Return positions in `ids`, most urgent first: the last generated.
+    """Return positions in `ids`, most urgent (generated last) first.
 
-    If ids are in forward order already (the front end's are), they settle the order within a step. Times within a step
-    scatter by too little to act on.
+    If ids are in forward order already (the front end's are), they settle the order within a step: times within a step
+    differ too little to rely on.
     """
     by_time: NDArray[Any] = np.lexsort((ids, -from_first))
     positions = np.argsort(np.argsort(from_first, kind="stable"), kind="stable")
@@ -411,7 +411,7 @@ def _urgency(ids: NDArray[Any], from_first: NDArray[Any]) -> NDArray[Any]:
 
 
 def _most_before_first_s(rows: list[ObservedIteration], ids: NDArray[Any]) -> float:
-    """Return the maximum time of backward before its first gradient; infinite if no average was seen coming back."""
+    """Return the maximum time of backward before its first gradient; infinite if no average was seen to arrive."""
     returned = [row.returned[np.isin(row.returned["gradient"], ids)]["time_s"] for row in rows]
     left_s = [row.begin_s - float(times.max()) for row, times in zip(rows, returned, strict=True) if len(times)]
     return float(np.quantile(left_s, 0.1)) if left_s else float("inf")
@@ -425,7 +425,7 @@ def _forward_s(
     first_step_s: float,
     likely_s: float,
 ) -> float:
-    """Return the time of forward between two iterations (rows): `likely_s`, clipped to the bounds that events give.
+    """Return the time of forward between two iterations (rows): `likely_s`, clipped to the bounds from events.
 
     `ids` and their `shares` are in forward order.
     """

@@ -2,13 +2,13 @@
 
 Rule of this file: from a profile to ranks; no clock, thread or file.
 
-An arena holds gradients in the order in which a model registers its parameters, usually the order of the forward pass.
-So a block's place, its id, is its rank, and noisy times cannot teach a better one. But a model that registers its last
-layers first has the wrong blocks sent first. Backward shows this: it ends with the gradients that forward needs first.
-So where the steps of backward show another order, blocks are ranked by their time of generation.
+An arena holds gradients in the order in which a model registers its parameters, usually forward order. So a block's
+place (its id) is its rank, and noisy times cannot improve on it. But if a model registers its last layers first, the
+wrong blocks are sent first. Backward reveals this: it ends with the gradients that forward needs first. So if the steps
+of backward show another order, blocks are ranked by generation time.
 
-A rank belongs to a block of one cut. Ranks of another cut do not apply: ids without a rank would be ranked by place
-among blocks ranked by number. Times of generation, though, carry over from one cut to another.
+A rank belongs to a block of one cut and does not apply to another cut: ids without a rank would be ranked by place
+among blocks ranked by number. Generation times, however, carry over from one cut to another.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.core.steps import find_steps
 
 ALIKE = 0.5
-"""Minimum correlation of ranks with the steps of backward at which ranks stay. Modules that swapped places show less; a
-gradient that is late once, or out of order within its layer, shows more."""
+"""Minimum correlation of ranks with the steps of backward for ranks to stay. Swapped modules correlate less; a gradient
+that is late once, or out of order within its layer, correlates more."""
 
 
 def ranks_of(profile: Profile, ranks: Mapping[int, int]) -> Mapping[int, int]:
-    """Return the rank by id, the most urgent lowest: `ranks`, or if the profile contradicts them those of its steps.
+    """Return ranks by id, the most urgent lowest: `ranks`, or ranks from the steps of a profile that contradicts them.
 
-    `profile` is of the blocks to be ranked, as learned in order of generation. An id without a rank is its own rank, so
-    an empty map is the order of places.
+    `profile` describes the blocks to rank, as learned, sorted by generation time. An id without a rank is its own rank,
+    so an empty map means the order of places.
     """
     ids = profile.gradient_ids
     steps = find_steps(profile)
@@ -49,11 +49,11 @@ def ranks_of(profile: Profile, ranks: Mapping[int, int]) -> Mapping[int, int]:
     members = [sorted(ids[each.first : each.last + 1]) for each in steps]
     means = [math.inf, *(sum(each) / len(each) for each in members), -math.inf]
     for each, (before, own, after) in zip(members, zip(means, means[1:], means[2:], strict=False), strict=True):
-        # Within a step only places show the order; where they fall from step to step, they fall within one.
+        # Within a step only places show the order; if they fall from step to step, they fall within a step, too.
         if before > own > after:
             each.reverse()
     order = list(itertools.chain(*members))
-    # A step that holds nearly all blocks makes the correlation small, and the order may be the same.
+    # If one step holds nearly all blocks, the correlation is small although the order may be the same.
     same = order == sorted(ids, key=lambda id_: ranks.get(id_, id_))
     return ranks if same else {id_: rank for rank, id_ in enumerate(order)}
 
@@ -61,9 +61,9 @@ def ranks_of(profile: Profile, ranks: Mapping[int, int]) -> Mapping[int, int]:
 def ranks_under(
     blocks: Sequence[Block], profile: Profile, before: Mapping[int, int] | None = None
 ) -> Mapping[int, int]:
-    """Return the rank by id of these blocks, from a profile of any blocks of the same arena; empty if places are ranks.
+    """Return ranks by id of these blocks, from a profile of any blocks of the same arena; empty if places are ranks.
 
-    `before`: former ranks of the same blocks, which stay unless the profile contradicts them.
+    `before`: earlier ranks of the same blocks, which stay unless the profile contradicts them.
     """
     ids = [block.id for block in blocks]
     rows = sorted(zip(completions_at(profile, ids), blocks, strict=True), key=lambda row: (-row[0], row[1].id))
@@ -72,11 +72,11 @@ def ranks_under(
 
 
 class BlockOrder:
-    """Order of a job's blocks, as learned under each of its cuts."""
+    """Order of a job's blocks, learned under each of its cuts."""
 
     def __init__(self) -> None:
         self.known = False
-        """True once the order under the cut in force was looked at."""
+        """True once the order under the cut in force has been learned."""
         self._ranks: Mapping[int, int] = {}
         self._ranks_of: dict[Cut, Mapping[int, int]] = {}
         self._reordered = False
@@ -84,7 +84,7 @@ class BlockOrder:
         """The job's first iterations, held until the order of blocks is known."""
 
     def recut(self, cut: Cut | None, profile: Profile | None) -> None:
-        """Begin with another cut, by what is known of its blocks' places; `profile` is of any blocks of the arena."""
+        """Switch to another cut, ranked by its own past or by `profile`, which may have any blocks of the arena."""
         self._held.clear()
         self._ranks, self.known = self._ranks_under(cut, profile) if cut is not None else {}, False
 
@@ -94,7 +94,7 @@ class BlockOrder:
         return ranks_under(blocks_of([profile.total_bytes], [""], cut), profile)
 
     def learn(self, cut: Cut, profile: Profile | None) -> None:
-        """Learn the order of the blocks in force from their profile, if there is one."""
+        """Learn the order of the present blocks from their profile, if any."""
         if profile is None:
             return
         before, self._ranks = self._ranks, ranks_of(profile, self._ranks)
@@ -103,12 +103,12 @@ class BlockOrder:
         self._reordered = self._reordered or self._ranks != before
 
     def of_plan(self, plan: Plan) -> Plan:
-        """Return the plan with the ranks of the blocks in force."""
+        """Return the plan with the ranks of the present blocks."""
         push, pull = (replace(lane, order=self._ranks) for lane in (plan.push, plan.pull))
         return replace(plan, push=push, pull=pull)
 
     def counted(self, cut: Cut, ended: Sequence[IterationEnd]) -> Sequence[IterationEnd]:
-        """Return the iterations that count: those of this cut, which is in force, once its blocks are in order."""
+        """Return the iterations that count; under `cut`, which is in force, only those with its blocks in order."""
         if not self._ranks_of:
             self._held += ended
             return ()
@@ -117,7 +117,7 @@ class BlockOrder:
         if self._reordered:
             self._held.clear()
             if under:
-                under, self._reordered = under[1:], False  # The first one began in the former order.
+                under, self._reordered = under[1:], False  # The first one began in the old order.
         ended = [*before, *self._held, *under]
         self._held.clear()
         return ended

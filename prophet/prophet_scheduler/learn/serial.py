@@ -1,33 +1,33 @@
-"""The network as an engine of collectives sees it: the time that each operation adds, not its time under way.
+"""The network as an engine of collectives sees it: the time that each operation adds, not its latency.
 
-Rule of this file: statistics over events; no clock, thread or file. Times are seconds, sizes bytes.
+Rule of this file: statistics over events; no clock, thread or file. Times are in seconds, sizes in bytes.
 
-Collectives of one group take turns, and a few are issued ahead so that the next begins when one ends. So an
-operation's time under way says little: it waits for those before it. While something is always in flight, though, the
-time from one end to the next is the cost of an operation, E(s) = overhead + s / bandwidth (paper, Eq. 10). It includes
-handing the operation over and waking threads.
+Collectives of one group take turns, and a few are issued ahead so that one starts when another ends. So an operation's
+latency says little, because it waits for earlier ones. But while something is always in flight, the time between two
+ends is the cost of an operation, E(s) = overhead + s / bandwidth (paper, Eq. 10). It includes submitting the operation
+and waking threads.
 
-Operations under way together send their first parts before the first of them sends its last. So their ends come in
-bursts: one seems to cost as much as all, and the next ones nothing. A stretch therefore holds all operations that are
-under way when one ends, until the last of them has ended. Most operations issued meanwhile have their parts behind
-these. But a large one beside small ones has sent half of its bytes when these are back: they seem to cost as much as
-it does, and it hardly anything. So stretches without a pause between them are joined to observations of some operations
-at least, until no such large one is under way. An error is a share of the line's value: as a share of the observed
-time, operations which seem cheap would count most.
+Operations in flight together send their first parts before the first of them sends its last part. So they end in
+bursts: one seems to cost as much as all, and the others nothing. A stretch therefore holds all operations in flight
+when one ends, until the last of them has ended. Most operations issued meanwhile send their parts after these. But a
+large operation next to small ones has sent half of its bytes when the small ones end: they seem to cost as much as it
+does, and it seems almost free. So stretches without a pause between them are joined into observations of at least a few
+operations, until no such large one is in flight. Errors are relative to the line's value: relative to the observed
+time, operations that seem cheap would count most.
 
-An operation goes to and fro between ranks. If this takes long, the operations under way may be too few to keep the wire
-busy. So before the job's first iteration an operation of hardly any bytes is timed on an idle wire (`Probe`). Its time
-is the delay L. Let n operations of cost E be always under way, each issued when another ends. Then n of them take n E
-if the wire is busy, and L + E if it waits: T is the longer of both, and somewhat more where they are equal, since
-operations also wait together. E follows from T. After a pause n operations begin together, and how much of the delay
-passes while others send is not known: they have cost T - L at least and T at most.
+An operation needs several round trips between ranks. If these take long, the operations in flight may be too few to
+keep the wire busy. So before the job's first iteration, a nearly empty operation is timed on an idle wire (`Probe`).
+Its time is the delay L. Let n operations of cost E always be in flight, each issued when another ends. Then n of them
+take n E if the wire is busy, and L + E if it waits. Their time T is the longer of the two, and somewhat more where
+these are equal, since operations also wait together. E follows from T. After a pause, n operations start together, and
+it is unknown how much of the delay passes while others send: they cost at least T - L and at most T.
 
-Operations under way together may also wait together, first all of them for the delay and then all for the wire. So
-even if there are enough to hide the delay, blocks may come back more slowly than they cost. The next blocks are planned
-by this pace (`pace_s`): otherwise an urgent block with a turn at its generation would come late.
+Operations in flight together may also wait together, first for the delay and then for the wire. So even if there are
+enough of them to hide the delay, blocks may take longer to return than they cost. The next blocks are planned by this
+pace (`pace_s`): otherwise an urgent block with a turn at its generation would be late.
 
-A rank that waits for a later one sees operations take longer than they do. Such times lie above the line and are left
-out, unless most are such.
+A rank that waits for a slower one sees operations take longer than they do. Such times lie above the line and are left
+out, unless they are the majority.
 """
 
 from __future__ import annotations
@@ -49,37 +49,37 @@ if TYPE_CHECKING:
 TOGETHER = 2
 """Minimum operations in a stretch, unless a pause follows."""
 JOINED = 4
-"""Minimum operations in an observation, if enough came without a pause."""
+"""Minimum operations in an observation, if enough follow one another without a pause."""
 LARGER = 32
-"""An observation does not end while an operation with this many times the bytes of the last ended is under way."""
+"""An observation does not end while an operation this many times as large as the last finished one is in flight."""
 UNDER_WAY = 16
-"""Maximum number of others under way when an operation ends."""
+"""Maximum number of other operations in flight when one ends."""
 KEPT = 400
 """Number of stretches kept."""
 LEAST = 8
-"""Minimum stretches for an estimate; this many of the newest count whatever their age."""
+"""Minimum stretches for an estimate; this many of the newest count regardless of age."""
 ALIKE = 0.25
 """Minimum scatter of sizes, as a share of their mean, for an estimate of the overhead."""
 FITS = 12
-"""Number of fits of the line; each weighs outliers less."""
+"""Number of fits of the line; each gives outliers less weight."""
 EXACT = 0.01
 """Relative deviation below which a point lies on the line."""
 WAKING_S = 2e-3
 """Part of a delay that may be threads waking up, on all ranks: after a pause it counts as work."""
 LEAST_COST = 0.02
-"""Minimum share of the time of a stretch that is the cost of its operations, since the delay is not known exactly."""
+"""Minimum share of a stretch's time that is the cost of its operations, since the delay is not known exactly."""
 DELAY_ERROR = 0.1
 """Relative variation of the delay from one operation to the next."""
 TOGETHER_BY = 6
-"""Sharpness of the longer of two times: where they are equal, operations take 2^(1/6) of it, as gloo's do with 5 ms."""
+"""Exponent of the soft maximum of two times: if they are equal, it is 2^(1/6) of either, as with gloo and 5 ms."""
 NEWTON = 6
-"""Steps to the root of that equation."""
+"""Newton steps to solve for the cost of an operation."""
 LIKE_THESE = 0.1
-"""Maximum relative difference of operations of about one size."""
+"""Maximum relative difference in bytes between operations of about the same size."""
 
 
 class _Operation(NamedTuple):
-    """An operation, in seconds of the job's clock and bytes; `before_s` is the end of the one before it."""
+    """An operation, in seconds of the job's clock and bytes; `before_s` is the end of the previous one."""
 
     start_s: float
     before_s: float
@@ -88,14 +88,14 @@ class _Operation(NamedTuple):
 
 
 class SerialMonitor:
-    """Fit of E(s) to operations that take turns. `probe`: the time of one by itself, if measured."""
+    """Fit of E(s) to operations that take turns. `probe`: the time of a single operation, if measured."""
 
     def __init__(self, probe: Probe | None = None) -> None:
         self._probe = probe
         self._started: dict[int, float] = {}
         self._ended_s = -np.inf
         self._stretch: list[_Operation] = []
-        self._others: set[int] = set()  # operations of the stretch that are still under way
+        self._others: set[int] = set()  # operations of the stretch that are still in flight
         self._seen: deque[Sequence[_Operation]] = deque(maxlen=KEPT)
         self._alone: deque[Sequence[_Operation]] = deque(maxlen=KEPT)
         self._overhead_s: float | None = None
@@ -104,7 +104,7 @@ class SerialMonitor:
         self._since_s = -np.inf
 
     def observe(self, events: NDArray[Any]) -> None:
-        """Take in events (EVENT_DTYPE), in order of time."""
+        """Record events (EVENT_DTYPE) in time order."""
         pushes = events[events["queue"] == QueueKind.PUSH]
         for event in pushes[pushes["kind"] != EventKind.ADD]:
             id_, time_s = int(event["gradient"]), float(event["time_s"])
@@ -131,7 +131,7 @@ class SerialMonitor:
             self._close()
 
     def _close(self) -> None:
-        """Close the stretch. One operation alone shows its delay too, and counts only in a job with nothing else."""
+        """Close the stretch. A lone operation includes its delay, and counts only in a job with nothing else."""
         if self._stretch:
             seen = self._seen if len(self._stretch) > 1 else self._alone
             seen.append(tuple(self._stretch))
@@ -140,17 +140,17 @@ class SerialMonitor:
         self._others.clear()
 
     def observe_nic(self, sample: NicSample) -> None:
-        """Ignore an interface's counters: the traffic of others shows in the times of operations."""
+        """Ignore an interface's counters: other traffic shows in the times of operations."""
 
     def disregard(self, before_s: float) -> None:
-        """Ignore operations of a former cut, since they shared the wire in another way.
+        """Ignore operations of an earlier cut, which shared the wire in another way.
 
-        Mixed with those of this cut, they would give a wrong overhead.
+        Mixed with operations of the present cut, they would give a wrong overhead.
         """
         self._since_s = before_s
 
     def expect(self, network: Network) -> None:
-        """Start from a network measured before: its overhead holds until this job has measured its own."""
+        """Start from a network measured earlier: its overhead holds until this job has measured its own."""
         self._overhead_s = network.overhead_s
 
     @property
@@ -167,15 +167,15 @@ class SerialMonitor:
         return self._fitted
 
     def pace_s(self, size_bytes: float) -> float | None:
-        """Return seconds from one end to the next of operations of about this size, with as many under way as lately;
-        None while too few have been seen.
+        """Return the seconds between two ends of operations of about this size, with as many in flight as lately; None
+        while too few have been seen.
         """
         paces = []
         since_s = self._ended_s - WINDOW_S
         for stretch in self._seen:
             first, last = stretch[0], stretch[-1]
             mean_bytes = sum(each.size_bytes for each in stretch) / len(stretch)
-            went_on = first.start_s <= first.before_s  # after a pause the time includes the first one's delay
+            went_on = first.start_s <= first.before_s  # after a pause the time includes the first operation's delay
             if went_on and last.end_s >= since_s and abs(mean_bytes - size_bytes) <= LIKE_THESE * size_bytes:
                 paces.append((last.end_s - first.before_s) / len(stretch))
         return float(np.median(paces)) if len(paces) >= LEAST else None
@@ -192,7 +192,7 @@ class SerialMonitor:
             self._fitted = Network(1.0 / per_byte, overhead_s, delay_s)
 
     def _delay_s(self, stretches: Sequence[Sequence[_Operation]]) -> float:
-        """Return the probe's delay, at most the shortest time of an operation."""
+        """Return the probe's delay, but at most the shortest latency of an operation."""
         if self._probe is None:
             return 0.0
         per_byte = 1.0 / self._fitted.bandwidth if self._fitted is not None else 0.0
@@ -200,7 +200,7 @@ class SerialMonitor:
         return max(0.0, min(self._probe.seconds - self._probe.size_bytes * per_byte, least_s))
 
     def _of_one_size(self, rows: NDArray[np.float64]) -> tuple[float, float]:
-        """Return (overhead, seconds per byte) if all operations are of about one size."""
+        """Return (overhead, seconds per byte) for operations of about one size."""
         seconds, counts, sizes, _ = rows.T
         size = float(np.mean(sizes / counts))
         known_s = self._overhead_s or 0.0
@@ -211,8 +211,8 @@ class SerialMonitor:
 
 
 def _joined(stretches: Sequence[Sequence[_Operation]]) -> list[list[Sequence[_Operation]]]:
-    """Return observations: stretches without a pause, joined until they have JOINED operations and nothing LARGER is
-    under way. Fewer operations suffice if LEAST observations would not be left. The rest before a pause joins the last.
+    """Return observations: stretches without a pause, joined until they have JOINED operations and nothing LARGER is in
+    flight. If that gave fewer than LEAST observations, each needs fewer operations. A rest joins the one before it.
     """
     least = min(JOINED, sum(map(len, stretches)) // LEAST)
     joined: list[list[Sequence[_Operation]]] = []
@@ -234,7 +234,7 @@ def _joined(stretches: Sequence[Sequence[_Operation]]) -> list[list[Sequence[_Op
 
 
 def _runs(stretches: Sequence[Sequence[_Operation]]) -> list[list[Sequence[_Operation]]]:
-    """Return groups of stretches that followed one another without a pause."""
+    """Return groups of stretches that follow one another without a pause."""
     runs: list[list[Sequence[_Operation]]] = []
     for stretch in stretches:
         if runs and stretch[0].start_s <= stretch[0].before_s == runs[-1][-1][-1].end_s:
@@ -245,9 +245,9 @@ def _runs(stretches: Sequence[Sequence[_Operation]]) -> list[list[Sequence[_Oper
 
 
 def _line(rows: NDArray[np.float64]) -> tuple[float, float]:
-    """Return (overhead, seconds per byte), neither below 0: the least absolute deviations, by reweighted squares.
+    """Return (overhead, seconds per byte), neither below 0: least absolute deviations by reweighted least squares.
 
-    Relative errors count alike, whatever the size: as shares of the line's value plus the error of the delay.
+    Relative errors count the same at any size. They are relative to the line's value plus the error of the delay.
     """
     seconds, counts, sizes, delay_error_s = rows.T
     table = np.stack([counts, sizes], axis=1)
@@ -261,13 +261,13 @@ def _line(rows: NDArray[np.float64]) -> tuple[float, float]:
     if overhead_s < 0:
         return 0.0, float(np.median(seconds / sizes))
     if per_byte <= 0:
-        # The cost of bytes is lost in the overhead; the time per byte at least bounds it.
+        # The cost of bytes is hidden by the overhead; the time per byte bounds it.
         return float(np.median(seconds / counts)), 0.05 * float(np.min(seconds / sizes))
     return float(overhead_s), float(per_byte)
 
 
 def _rows(observations: Sequence[Sequence[Sequence[_Operation]]], delay_s: float) -> NDArray[np.float64]:
-    """Return a row for each (cost of its operations in seconds, their number, their bytes, error due to the delay)."""
+    """Return a row per observation: (cost of its operations in s, their number, their bytes, error due to delay)."""
     stretches = [stretch for stretches in observations for stretch in stretches]
     ends = np.array([(each[0].start_s, each[0].before_s, each[-1].end_s) for each in stretches])
     start_s, before_s, end_s = ends.T
@@ -286,9 +286,9 @@ def _rows(observations: Sequence[Sequence[Sequence[_Operation]]], delay_s: float
 def _under_way(
     took_s: NDArray[np.float64], counts: NDArray[np.float64], delay_s: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the costs n E of n operations that were always under way and took T, and the errors due to the delay L.
+    """Return the costs n E of n operations that were always in flight and took T, and the errors due to the delay L.
 
-    They solve (n E)^TOGETHER_BY + (L + E)^TOGETHER_BY = T^TOGETHER_BY.
+    The costs solve (n E)^TOGETHER_BY + (L + E)^TOGETHER_BY = T^TOGETHER_BY.
     """
     power = TOGETHER_BY
     each_s = np.maximum(np.minimum(took_s / counts, took_s - delay_s), LEAST_COST * took_s / counts)

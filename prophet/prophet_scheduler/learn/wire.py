@@ -2,21 +2,21 @@
 
 Rule of this file: one pure estimate; bandwidth.py decides which pushes count, and for how long.
 
-The model (results: docs/decisions/telling-costs-apart.md). Push k of s(k) bytes, handed over at start(k), is through
-the wire at
+The model (results: docs/decisions/telling-costs-apart.md). Push k of s(k) bytes, submitted at start(k), has left the
+wire at
 
     through(k) = max(through(k - 1), start(k)) + overhead + s(k) / rate
 
 and its acknowledgement is seen at through(k) + delay + late(k). late(k) is never negative: the acknowledgement waits
 behind answers to pulls on the way back, or something stalls. So the model is a line under the points, not through them.
 The estimate is a quantile regression with a low quantile (Koenker and Bassett, 1978), by reweighted least squares.
-Acknowledgements seen right after an answer were usually behind it, and hardly count.
+Acknowledgements seen right after an answer usually had to wait for it, so they hardly count.
 
-The maximum makes the model linear only piecewise. With cost(k) = overhead + s(k) / rate and C its sum so far,
-through(k) = C(k) + max over j <= k of (start(j) - C(j - 1)), and the j of the maximum is where the wire was last found
-idle. So two steps alternate: find the idle places for known costs, and the costs for known places. This ends in a local
-optimum, so the fit begins from several guesses and takes the result that explains the times best. Thus it distinguishes
-a slow wire from one that runs dry between acknowledgements.
+The maximum makes the model piecewise linear. With cost(k) = overhead + s(k) / rate and C its sum so far,
+through(k) = C(k) + max over j <= k of (start(j) - C(j - 1)), where the maximizing j is the last push that found the
+wire idle. So two steps alternate: find these pushes for known costs, then the costs for known pushes. This converges to
+a local optimum, so the fit starts from several guesses and takes the result that explains the times best. Thus it tells
+a slow wire from one that goes idle between acknowledgements.
 
 A token bucket that lets a burst through at once looks like a negative delay.
 """
@@ -35,46 +35,46 @@ if TYPE_CHECKING:
     Column = NDArray[Any]
 
 LOW = 0.1
-"""Quantile of acknowledgements taken to be in time."""
+"""Quantile of acknowledgements assumed to be on time."""
 BEHIND_AN_ANSWER = 1e-3
 """Weight of an acknowledgement seen right after an answer."""
 LEAST_CLEAR = 20
-"""Minimum acknowledgements not right after an answer; with fewer, all count the same."""
+"""Minimum acknowledgements that are not right after an answer; with fewer, all count the same."""
 LIKELY_OVERHEAD_S = 0.25e-3
-"""About the maximum overhead where sizes are too alike to separate it from the rate."""
+"""Approximate maximum overhead when sizes are too similar to separate it from the rate."""
 VARIED = 0.25
-"""Minimum scatter of sizes, as a share of their mean, for an estimate of the overhead. If sizes scatter less, those of
-odd size are at odd places as well."""
+"""Minimum scatter of sizes, as a share of their mean, for an estimate of the overhead. With less scatter, the odd sizes
+are at odd positions as well."""
 SURE = 1e6
-"""Weight of the likely overhead then, relative to the times."""
+"""Weight of the likely overhead when sizes scatter less, relative to the times."""
 TOLD_APART = 4.0
-"""Sizes differ enough if the times weigh this many times as much on the overhead as the likely value."""
+"""Sizes differ enough if the times have this many times the weight of the likely value in the overhead."""
 CORRELATED = 32
-"""Pushes in a row with much the same lateness: together they count as one."""
+"""Consecutive pushes of similar lateness, which together count as one."""
 ROUNDS = 6
-"""Maximum alternations of idle places and costs."""
+"""Maximum alternations between idle positions and costs."""
 LEAST_IDLE_S = 1e-6
-"""Minimum idle time of the wire. So if pushes go one at a time, each after the last acknowledgement, they have overhead
-and no delay: the two cannot be separated, and each push pays for both."""
+"""Minimum idle time of the wire. If pushes go one at a time, each after the last acknowledgement, overhead and delay
+cannot be separated. Since each push pays for both, all of it then counts as overhead."""
 SHARES = (0.25, 0.75)
 SPEEDS = (1.0, 0.6)
-"""Costs to begin from: shares of overhead in the time of a push, and factors on this time."""
+"""Initial guesses of costs: the share of overhead in a push's time, and factors on this time."""
 CLEARLY_BETTER = 0.5
-"""In the plain explanation the wire is busy while anything is unacknowledged. Another must leave less than this share
-of its deviations: a slow wire must not be taken for a fast one behind a long delay."""
+"""In the default explanation, the wire is busy while anything is unacknowledged. Another explanation must leave less
+than this share of the deviations: a slow wire must not be taken for a fast one with a long delay."""
 LOST_TIME_BETTER = 0.7
-"""The same share for a busy wire that loses time now and then. Its stretches leave less in any case."""
+"""The same share for a busy wire that occasionally loses time. Its separate stretches fit better in any case."""
 WELL_EXPLAINED = 0.003
-"""Deviations below this share of a push's cost end the search for explanations."""
+"""Share of a push's cost; smaller deviations end the search for explanations."""
 MOST_RATE = 1e11
 """Maximum rate, in bytes per second; pushes that seem faster never waited for the wire."""
 
 
 @dataclass(frozen=True)
 class PushCosts:
-    """Seconds for each message, for each byte, and from the last byte's leaving to the acknowledgement.
+    """Seconds per message, per byte, and from the departure of the last byte to the acknowledgement.
 
-    `told_apart`: sizes differed enough to measure the overhead apart from the rate.
+    `told_apart`: sizes differed enough to separate the overhead from the rate.
     """
 
     overhead_s: float
@@ -86,11 +86,11 @@ class PushCosts:
 def fit_wire(
     starts: Column, finishes: Column, sizes: Column, clear: Column, likely: PushCosts | None = None
 ) -> PushCosts | None:
-    """Return the wire that explains these pushes best, None if none does.
+    """Return the costs that explain these pushes best; None if none do.
 
-    `starts` (in order) and `finishes` are seconds, `sizes` bytes; `clear` is true where no answer was seen right before
-    the acknowledgement. `likely` is the result known already. It is returned if it explains these pushes too, since
-    several wires may. Otherwise it is a guess to begin from, and gives the overhead if sizes are too alike.
+    `starts` (in order) and `finishes` are seconds, `sizes` bytes; `clear` is True where no answer was seen right before
+    the acknowledgement. `likely` is an earlier result. It is returned if it also explains these pushes, since several
+    results may. Otherwise it is an initial guess, and gives the overhead if sizes are too similar.
     """
     scale = float(sizes.mean())
     if np.count_nonzero(clear) < LEAST_CLEAR:
@@ -128,14 +128,14 @@ def fit_wire(
     if best.delay_s < 0 and 2 * len(ahead) > len(taken):
         delay_s = float(np.quantile(ahead, LOW))  # A bucket let these through at once.
     else:
-        # If all are late, as after a stall, this is no property of the wire.
+        # If all are late, as after a stall, the lateness is not a property of the wire.
         delay_s = min(best.delay_s, float(np.quantile(taken - cost, LOW)))
     return PushCosts(best.overhead_s, per_byte, max(0.0, delay_s), best.told_apart)
 
 
 @dataclass(frozen=True)
 class _Costs:
-    """A solution: its costs, the lateness of each push, and their mean deviation. Sizes are in units of their mean."""
+    """A solution: costs, the lateness of each push, and the mean deviation. Sizes are in units of their mean."""
 
     delay_s: float
     overhead_s: float
@@ -149,7 +149,7 @@ class _Costs:
 
 
 def _beginnings(pushes: _Pushes, found_idle: Column, known: _Costs | None) -> Iterator[Column]:
-    """Yield guesses of the places where the wire was found idle: first those where nothing was unacknowledged."""
+    """Yield guesses of which pushes found the wire idle; at first, those sent with nothing unacknowledged."""
     yield found_idle
     if known is not None:
         yield pushes.opens(known)
@@ -172,24 +172,24 @@ class _Pushes:
 
     @property
     def varied(self) -> bool:
-        """True if sizes differ by more than the ends of gradients explain."""
+        """True if sizes differ by more than the short blocks at the ends of gradients explain."""
         return bool(self.sizes.std() > VARIED)
 
     def opens(self, costs: _Costs) -> Column:
-        """Return the places where the wire is found idle under these costs."""
+        """Return a mask of the pushes that find the wire idle under these costs."""
         cost = costs.of(self.sizes)
         earliest = np.maximum.accumulate(self.starts - (np.cumsum(cost) - cost))
         return np.append(True, earliest[1:] > earliest[:-1] + LEAST_IDLE_S)
 
     def deviation(self, costs: _Costs) -> float:
-        """Return the mean deviation that these costs leave."""
+        """Return the mean deviation under these costs."""
         cost = costs.of(self.sizes)
         spent = np.cumsum(cost)
         through = spent + np.maximum.accumulate(self.starts - (spent - cost))
         return self._deviation(self.finishes - through - costs.delay_s)
 
     def settle(self, opens: Column, own_delays: bool = False) -> _Costs | None:
-        """Find costs that agree with their idle places, from a guess; with `own_delays`, each stretch has its own."""
+        """Find costs that agree with their idle pushes, from a guess. `own_delays`: each stretch has its own delay."""
         costs: _Costs | None = None
         for _ in range(ROUNDS):
             costs = self._solve(opens, own_delays, costs)
@@ -203,10 +203,10 @@ class _Pushes:
         return replace(costs, deviation=self._deviation(costs.late))
 
     def _solve(self, opens: Column, own_delays: bool, costs: _Costs | None, alike: bool = False) -> _Costs:
-        """Solve the quantile regression from `costs` on, least squares first. Neither cost is below 0.
+        """Solve the quantile regression, starting from `costs` or from least squares. Neither cost is below 0.
 
-        With `alike`, if sizes are much the same, a ridge draws the overhead towards the likely one. It draws harder the
-        more the times scatter about `costs` compared with LIKELY_OVERHEAD_S. The rest counts as the cost of bytes.
+        With `alike`, if sizes are similar, a ridge penalty pulls the overhead towards the likely one. It is stronger
+        the more the times scatter about `costs` compared with LIKELY_OVERHEAD_S. The rest counts as cost of bytes.
         """
         numbers = np.arange(len(self.sizes))
         first = np.maximum.accumulate(np.where(opens, numbers, 0))
@@ -222,7 +222,7 @@ class _Pushes:
             weights = self.trust
             if late is not None:
                 usual = max(float(np.median(np.abs(late[self.clear]))), 1e-9)
-                # A push behind an answer may be late, and cannot be early.
+                # A push behind an answer may be late but not early.
                 weights = np.where(late > 0, LOW * self.trust, 1 - LOW) / np.maximum(np.abs(late), 0.1 * usual)
                 if alike and not ridge:
                     ridge = CORRELATED * LOW * usual / LIKELY_OVERHEAD_S**2 * float(self.trust.mean())
@@ -245,14 +245,14 @@ class _Pushes:
     def _deviation(self, late: Column) -> float:
         """Return the mean deviation, weighted as in the regression.
 
-        Each counts at most as one push late, so that a few stalls do not decide between explanations.
+        Each deviation counts as at most one push late, so that a few stalls do not decide between explanations.
         """
         deviations = np.where(late > 0, LOW * self.trust * late, (LOW - 1) * late)
         return float(np.minimum(deviations, LOW * self.usual_s).sum() / np.count_nonzero(self.clear))
 
 
 def _not_negative(moments: Column, right: Column) -> Column:
-    """Solve the normal equations for the two costs, neither below 0."""
+    """Solve the normal equations for the two costs, with neither below 0."""
     if np.linalg.det(moments) > 0:
         solution = np.linalg.solve(moments, right)
         if solution.min() >= 0:

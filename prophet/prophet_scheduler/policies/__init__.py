@@ -1,8 +1,8 @@
 """The policies by name, with their options and constructors.
 
-Rule of this file: the two types with which a policy's file declares itself, the reading of options, and the check for
-unknown variables. A policy is found by the entry point of its name (plugins.py). A training process imports only the
-file of its own policy; a list of all policies imports all. docs/adding-a-policy.md tells how to add one.
+Rule of this file: the two types with which a policy's file declares itself, the parsing of options, and the check for
+unknown variables. A policy is found through the entry point of its name (plugins.py). A training process imports only
+the file of its own policy; listing the policies imports all. docs/adding-a-policy.md explains how to add one.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 _OPTION = "option"
 NEARLY = 0.9
-"""Share of equal letters that makes a name a misspelling; BytePS's own variables have less."""
+"""Share of matching letters that makes a name a misspelling; BytePS's own variables have less."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """Option of one policy. The `variable` in a job's environment and the key in a config follow from its name.
+    """Option of one policy. Its environment `variable` and its key in a config follow from its name.
 
-    `unit` is "bytes", "s" or another; a config writes bytes as sizes (4MB). `least` is the smallest number allowed.
+    `unit`: "bytes", "s" or another; a config gives bytes as sizes (4MB). `least`: the smallest number allowed.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Option:
         return variable(self.name)
 
     def parse(self, text: str, where: str) -> int | float | bool:
-        """Return the value of `text`. Raises UserError that names `where` it stands."""
+        """Return the value of `text`. Raises UserError that names its source `where`."""
         if isinstance(self.default, bool):
             if text not in ("0", "1"):
                 raise UserError(f"{where} is {text!r}; it must be 0 or 1")
@@ -59,9 +59,9 @@ class Blocks(Enum):
     ONE_SIZE = "one size"
     """Blocks of DEFAULT_PARTITION_BYTES, small gradients together."""
     WHOLE = "whole"
-    """Each gradient by itself, in parts of MOST_BLOCK_BYTES if it is larger."""
+    """Each gradient by itself, in parts of MOST_BLOCK_BYTES if larger."""
     ADAPTIVE = "adaptive"
-    """Blocks of the policy's plans (Plan.cut)."""
+    """Blocks chosen by the policy's plans (Plan.cut)."""
 
 
 @dataclass(frozen=True)
@@ -71,19 +71,19 @@ class NoOptions:
 
 @dataclass(frozen=True)
 class Definition:
-    """Definition of one policy, in its file.
+    """Definition of one policy, in the policy's file.
 
-    `summary` is a phrase for tables and help. `build` makes the policy from an instance of `options` (a dataclass with
-    a field made by `option` for each) and the job's partition size in bytes. `tuned` is the option that `tune` of a
-    config chooses beside the partition size; empty for none. `page` is a page of docs/ about it. `blocks` is how it
-    cuts gradients. A `traced` policy plans with forward times, which only a trace of operations shows in a job that
-    waits for its network. A job of PyTorch traces its first iterations, and a simulation gives the policy a trace
-    (simulate/grouped.py). `of_graph` makes the policy from options and the graph of the job's model, which is traced
-    there (Pattern.RECEIVE of models, its transfers in the order of the profile's ids).
+    `summary`: a phrase for tables and help. `build`: makes the policy from an instance of `options` (a dataclass whose
+    fields are made by `option`) and the job's partition size in bytes. `tuned`: the option that `tune` in a config
+    chooses besides the partition size; empty for none. `page`: the policy's page in docs/. `blocks`: how it cuts
+    gradients. A `traced` policy plans with forward times. In a job that waits for its network, only a trace of
+    operations shows these: a PyTorch job traces its first iterations, and a simulation provides a trace
+    (simulate/grouped.py). `of_graph`: makes the policy from options and the graph of the job's model, as traced in the
+    job (Pattern.RECEIVE of models, with transfers in the order of the profile's ids).
 
-    Only engines of collectives read the rest. `groups`: its plans have groups, each of which is one collective.
-    `waits`: step() waits for all averages, as in the system of the same name; a parameter server has no such barrier.
-    `servers_only` is the reason why it does not run on collectives, empty if it does.
+    Only engines of collectives read the rest. `groups`: its plans have groups, each sent as one collective. `waits`:
+    step() waits for all averages, as in the system of the same name; a parameter server has no such barrier.
+    `servers_only`: the reason why it does not run on collectives; empty if it does.
     """
 
     summary: str
@@ -104,7 +104,7 @@ class Definition:
 
 
 def option(default: int | float | bool, help: str, *, unit: str = "", least: float = 0) -> Any:
-    """Return a field of a policy's dataclass of options; see Option."""
+    """Return a field for a policy's dataclass of options; see Option."""
     said = {"default": default, "help": help, "unit": unit, "least": least}
     return dataclasses.field(default=default, metadata={_OPTION: said})
 
@@ -115,9 +115,9 @@ def variable(name: str) -> str:
 
 
 def get_definition(name: str, variable: str = "") -> Definition:
-    """Return the definition of the policy called `name`; only its own file is imported.
+    """Return the definition of the policy called `name`, importing only its own file.
 
-    Raises UserError that lists the names and begins with the `variable` that has `name`.
+    Raises UserError that lists the known names; it begins with `variable`, where `name` was set.
     """
     definitions: Mapping[str, Definition] | None = plugins.load(plugins.POLICIES, name)
     if definitions is not None:
@@ -130,7 +130,7 @@ def get_definition(name: str, variable: str = "") -> Definition:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a question with the known name that is nearest to `name`; empty if none is near."""
+    """Return a question that suggests the known name closest to `name`; empty if none is close."""
     import difflib
 
     near = difflib.get_close_matches(name, list(known), 1, cutoff=0.7)
@@ -138,7 +138,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def get_policy(name: str, partition_bytes: int = DEFAULT_PARTITION_BYTES, **options: int | float | bool) -> Policy:
-    """Return the policy called `name`, with these `options`. Raises UserError listing the known ones."""
+    """Return the policy called `name`, with these `options`. Raises UserError that lists the known policies."""
     definition = get_definition(name)
     return definition.build(definition.options(**options), partition_bytes)
 
@@ -149,9 +149,9 @@ def policy_from_environ(
     partition_bytes: int = DEFAULT_PARTITION_BYTES,
     graph: Graph | None = None,
 ) -> Policy:
-    """Return the policy called `name` with the options in `environ`. Raises UserError that names the wrong one.
+    """Return the policy called `name`, with the options in `environ`. Raises UserError that names an invalid option.
 
-    `graph` is the job's, if it is known and the policy takes one (Definition.of_graph).
+    `graph`: the job's graph, if known; used if the policy takes one (Definition.of_graph).
     """
     definition = get_definition(name)
     values = {
@@ -165,11 +165,10 @@ def policy_from_environ(
 
 
 def unknown_variables(names: Iterable[str]) -> dict[str, str]:
-    """Return unknown variables with Prophet's prefix among `names`, and misspellings of BYTEPS_SCHEDULER, each with the
-    known variable of the most similar spelling.
+    """Return the unknown variables with Prophet's prefix among `names`, and misspellings of BYTEPS_SCHEDULER, each with
+    the most similar known variable ("" if none is similar).
 
-    "" if none is similar. The variable of any policy's option is known; all policies are imported only in case of
-    doubt.
+    The options of all policies count as known. All policies are imported only in case of doubt.
     """
     others = sorted(name for name in names if name not in NAMES and name != SCHEDULER)
     doubtful = [name for name in others if name.startswith(PREFIX)]
@@ -182,7 +181,7 @@ def unknown_variables(names: Iterable[str]) -> dict[str, str]:
     if not doubtful:
         return unknown
     options = {entry.variable for definition in all_definitions().values() for entry in definition.all_options}
-    # Equal beginnings do not make names similar.
+    # A common prefix does not make names similar.
     known = [name.removeprefix(PREFIX) for name in sorted((NAMES - HANDED_ON) | options)]
     for name in doubtful:
         if name not in options:
@@ -202,5 +201,5 @@ def policy_names() -> list[str]:
 
 
 def collective_policies() -> list[str]:
-    """Return the names of policies that an engine of collectives runs, in alphabetical order. Imports all of them."""
+    """Return the names of policies that engines of collectives can run, in alphabetical order. Imports all policies."""
     return [name for name, definition in all_definitions().items() if not definition.servers_only]

@@ -21,10 +21,10 @@ class ByteSchedulerOptions:
 
 
 class ByteScheduler:
-    """Priority with a window: `credit_bytes` may be in flight, so that the wire does not run dry.
+    """Priority with a window: `credit_bytes` may be in flight, so that the wire does not go idle.
 
-    The paper tunes credit and partition size by Bayesian optimisation over minutes of training. Here both are set, and
-    an experiment can look for the best (`tune`, algorithms/autotune.py).
+    The paper tunes credit and partition size by Bayesian optimization over minutes of training. Here both are fixed
+    settings, and an experiment can search for the best (`tune`, algorithms/autotune.py).
     """
 
     name = "bytescheduler"
@@ -46,6 +46,6 @@ POLICIES = {
         ByteSchedulerOptions,
         tuned="credit_bytes",
         page="policies/baselines.md",
-        servers_only="what it sets is the bytes in flight, which an engine of collectives bounds by itself; take p3",
+        servers_only="it only sets the bytes in flight, which an engine of collectives limits by itself; use p3",
     )
 }

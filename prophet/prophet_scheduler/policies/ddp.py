@@ -1,7 +1,7 @@
 """PyTorch's DistributedDataParallel: gradients fused into buffers of a fixed size, in order of generation.
 
-Rule of this file: which gradients share a bucket, as that program decides it, and the plan for that.
-docs/policies/baselines.md has the mapping and what of the program is not in it.
+Rule of this file: which gradients share a bucket, as PyTorch decides it, and the plan for these buckets.
+docs/policies/baselines.md has the mapping, and the parts of PyTorch that it leaves out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MEBIBYTE = 1024 * 1024
 DDP_BUCKET_BYTES = 25 * MEBIBYTE
 """bucket_cap_mb of torch.nn.parallel.DistributedDataParallel."""
 DDP_FIRST_BUCKET_BYTES = MEBIBYTE
-"""kDefaultFirstBucketBytes: the first bucket is small so that the network gets something to do early."""
+"""kDefaultFirstBucketBytes: the first bucket is small so that the network starts early."""
 
 
 class Ddp:
@@ -46,11 +46,11 @@ def buckets(
     bucket_bytes: int = DDP_BUCKET_BYTES,
     first_bucket_bytes: int = DDP_FIRST_BUCKET_BYTES,
 ) -> list[list[int]]:
-    """DDP's buckets in order of leaving, each as positions in order of generation (falling); `sizes` in forward order.
+    """Return DDP's buckets in send order, each as (falling) positions in order of generation; `sizes` in forward order.
 
-    A bucket is closed by the gradient with which it reaches its limit, so it may be larger than that
-    (compute_bucket_assignment_by_size in torch/csrc/distributed/c10d/reducer.cpp). This is the order after the
-    first iteration, when DDP has seen in which order gradients appear.
+    A bucket is closed by the gradient with which it reaches its limit, so it may exceed the limit
+    (compute_bucket_assignment_by_size in torch/csrc/distributed/c10d/reducer.cpp). This is the order after the first
+    iteration, when DDP has seen the order of generation.
     """
     made: list[list[int]] = []
     filled, limit = 0, 0

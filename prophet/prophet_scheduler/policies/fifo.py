@@ -1,4 +1,4 @@
-"""FIFO, or wait-free back-propagation: gradients go in order of arrival, as soon as they are there."""
+"""FIFO, or wait-free back-propagation: gradients are sent in arrival order, as soon as they are ready."""
 
 from __future__ import annotations
 

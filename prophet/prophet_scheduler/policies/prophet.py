@@ -1,12 +1,12 @@
 """Prophet (Zhang et al., ICPP 2021): forward order, blocks and credit chosen by prediction from the learned pattern.
 
-Rule of this file: the online form of Algorithm 1 as a plan for the queue; the algorithm as the paper
-writes it is in policies/algorithms/assembler.py, the search for the best blocks in algorithms/chooser.py.
+Rule of this file: the online form of Algorithm 1 as a plan for the queue. The algorithm as printed is in
+policies/algorithms/assembler.py, the search for the best blocks in algorithms/chooser.py.
 
-The paper assembles a block: it adds the most urgent ready gradient as long as its transfer ends before
-a more urgent one is generated. Here that is two decisions. Where blocks begin and end, and how many bytes are in
-flight, is chosen by predicting the iteration. And the queue decides each time the wire takes another block, with what
-it knows by then, so what travels together ends where reality does and not where the profile said.
+The paper assembles a block by adding the most urgent ready gradient as long as its transfer ends before a more urgent
+one is generated. Here that becomes two decisions. The borders of blocks and the bytes in flight are chosen by
+predicting the iteration. And whenever the wire can take another block, the queue picks one from those ready at that
+time, so it follows what actually happens and not what the profile predicted.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from prophet_scheduler.core.profile import Profile
 
 UNMEASURED_BYTES = 2 << 20
-"""Bytes in flight until the network is known: two of the largest first blocks. It is measured best while pushes follow
-one another without a pause."""
+"""Bytes in flight until the network is known: two of the largest first blocks. Measurements are best while pushes
+follow one another without a pause."""
 
 
 class Prophet:
     """Policy without options: blocks and credit follow from measurements.
 
-    `partition_bytes` is the size of blocks where nothing better is known.
+    `partition_bytes`: block size until something better is known.
     """
 
     name = "prophet"
@@ -43,8 +43,8 @@ class Prophet:
         self._partition_bytes = partition_bytes
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
-        """Return the plan without the shape of the cluster: the cut stays, the credit covers the delay."""
-        # Ids that rise in forward order are ranks themselves, under any cut.
+        """Return a plan that needs no shape of the cluster: the cut stays, and the credit covers the delay."""
+        # Ids that rise in forward order are themselves ranks, under any cut.
         order = {} if profile is None or _forward_ids(profile) else profile.rank_by_id
         return self._plan(order, network, self.credit(network))
 
@@ -55,29 +55,28 @@ class Prophet:
         return ChoiceSearch(question)
 
     def chosen_plan(self, choice: Choice, question: Question) -> Plan:
-        """Return the plan of a choice."""
-        # What is cut has ids in forward order, which are ranks under any cut. A learned order has those of one cut
-        # alone: blocks of another would be ranked by place among blocks that are ranked by number.
+        # Blocks of the arena have ids in forward order, which are ranks under any cut. A learned order only applies to
+        # one cut: blocks of another cut would be ranked by place among blocks ranked by number.
         return replace(self._plan({}, question.network, choice.credit), cut=choice.cut)
 
     def _plan(self, order: Mapping[int, int], network: Network | None, credit: int) -> Plan:
         return Plan(
             push=QueuePlan(order=order, credit=credit),
-            # Pulls follow the pushes in the same order, and the server answers them as keys complete. A
-            # credit on them idles the downlink whenever another worker is late with an urgent key.
+            # Pulls follow the pushes in the same order, and the server answers them as keys complete. With a credit on
+            # pulls, the downlink would be idle whenever another worker is late with an urgent key.
             pull=QueuePlan(order=order),
             network=network,
             policy=self.name,
         )
 
     def credit(self, network: Network | None) -> int:
-        """Return the bytes in flight that keep the wire busy, and no more: a queue on it delays urgent gradients.
+        """Return the bytes in flight that just keep the wire busy: a queue on the wire would delay urgent gradients.
 
-        With W partitions in flight, one that leaves the wire is replaced when its acknowledgement comes, so
-        the wire stays busy while W - 1 others take at least that long. W is a whole number: a part of a partition lets
-        only small gradients in, which take little time and still wait for their acknowledgements. The delay is that
-        of an idle network. A credit for the delay of a busy one would feed itself: acknowledgements wait behind
-        pulls, and more in flight means more of those.
+        With W partitions in flight, a partition that has left the wire is replaced when its acknowledgement arrives, so
+        the wire stays busy if the W - 1 others take at least that long. W is a whole number: a fraction of a partition
+        would only admit small gradients, which take little time and still wait for their acknowledgements. The delay is
+        that of an idle network. A credit for a busy network's delay would feed on itself: acknowledgements wait behind
+        pulls, and more in flight means more pulls.
         """
         if network is None:
             return max(UNMEASURED_BYTES, self._partition_bytes)

@@ -1,15 +1,15 @@
 """The paper's own algorithm (Zhang et al., ICPP 2021, section 4.1, Algorithm 1), to the letter, as far as a job allows.
 
-Rule of this file: Algorithm 1 as a plan for the queue, with no more judgement than the paper's. Its offline form, which
-says when each gradient starts, is algorithms/assembler.py: under this plan the queue starts them at the same times.
-`prophet` is what became of it in a job. docs/policies/prophet-paper.md has the mapping, and what it is worth.
+Rule of this file: Algorithm 1 as a plan for the queue, with no ideas beyond the paper's. Its offline form, which gives
+each gradient's start time, is algorithms/assembler.py: under this plan the queue starts gradients at the same times.
+`prophet` is its practical successor. docs/policies/prophet-paper.md has the mapping, and what the letter costs.
 
-- Whole gradients, each a message; one above BytePS's own partition size is so many messages.
-- Constraints 7 and 9: a gradient goes when it is there, the most urgent first.
-- Constraint 8, one after another: as many bytes are in flight as the largest message has. So a large gradient goes
-  alone, and small ones follow one another on the wire without a pause, as line 8 of the algorithm counts them.
-- Constraint 11, before *every* gradient: none starts that would not end before the next more urgent one is generated,
-  be it of the same step. After gradient 0 nothing more urgent is to come.
+- Each whole gradient is one message, or several if it exceeds BytePS's own partition size.
+- Constraints 7 and 9: a gradient is sent when it is ready, the most urgent first.
+- Constraint 8, one after another: the bytes in flight are at most those of the largest message. So a large gradient is
+  sent alone, and small ones follow one another on the wire without a pause, as line 8 of the algorithm counts them.
+- Constraint 11, before *every* gradient: none starts unless it will end before the next more urgent one is generated,
+  even one of the same step. After gradient 0 nothing more urgent follows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ProphetPaper:
         deadlines: tuple[Deadline, ...] = ()
         times_s = distinct_times(profile)
         if network is not None:
-            # From the first that is generated to gradient 0. Nothing waits for the first: all else is gone by then.
+            # In order of generation, down to gradient 0. Nothing waits for the first: all else has been sent by then.
             deadlines = tuple(Deadline(times_s[gradient], rank) for gradient, rank in reversed(order.items()))[1:]
         return Plan(
             push=QueuePlan(order=order, credit=credit, deadlines=deadlines),

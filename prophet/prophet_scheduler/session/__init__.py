@@ -1,1 +1,1 @@
-"""One job's mind: what its session decides, from what has happened."""
+"""The session of one job: it turns events into decisions."""

@@ -1,9 +1,9 @@
-"""Arms of one job: choices with their predictions, and the beliefs about their times.
+"""Arms of one job: choices, their predictions, and the beliefs about their iteration times.
 
-Rule of this file: what the tuner is told. No clock, thread or file. Times are seconds, sizes bytes.
+Rule of this file: it prepares the tuner's inputs. No clock, thread or file. Times are in seconds, sizes in bytes.
 
-An arm is a cut and a way of averaging its blocks, with a barrier or without: times of iterations with a barrier say
-nothing of those without.
+An arm is a cut plus a way of averaging its blocks, with or without a barrier: iteration times with a barrier say
+nothing about times without one.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from prophet_scheduler.session.messages import SessionTerms
 
 SURELY = 3.0
-"""Standard deviations by which an arm must beat all arms of other ways to be the best beyond doubt."""
+"""Standard deviations by which an arm must beat every arm of the other ways to count as proven best."""
 WAY_COST = 1.0
-"""Cost of going to another way than the usual one, in iterations, each time."""
+"""Cost of each switch to a way other than the usual one, in iterations."""
 CHANGE_COST = 0.1
 """Cost of any change of blocks, in iterations."""
 
 
 class Arms:
-    """Arms of one job: `choices` by name, and the `tuner` that has the beliefs about them."""
+    """Arms of one job: `choices` by name, and the `tuner` with the beliefs about them."""
 
     def __init__(self, terms: SessionTerms) -> None:
         self._terms = terms
@@ -38,7 +38,7 @@ class Arms:
         self._recalled: list[Believed] = []
 
     def recall(self, believed: Sequence[Believed]) -> None:
-        """Take in beliefs from an earlier run of this job, for when their arms are predicted."""
+        """Store beliefs from an earlier run of this job until their arms are predicted."""
         self._recalled = list(believed)
 
     def forget(self) -> None:
@@ -47,13 +47,13 @@ class Arms:
         self.tuner, self.choices = Tuner(), {}
 
     def predict(self, question: Question, choices: Sequence[Choice], used: Sequence[Cut]) -> None:
-        """Take in the answer to a question; `used` are the cuts that the job has had, the first one first."""
+        """Record the answer to a question; `used` lists the job's cuts so far, oldest first."""
         changes = self._terms.changes
         self.choices = {name_of(choice, question): choice for choice in choices}
         total_bytes = question.profile.total_bytes
         had: set[tuple[int, int]] = set()
         new_bytes = {}
-        # A cut in use was new once, and its first iterations may yet tell what that cost.
+        # A cut in use was new once, and its first iterations may still reveal what the change cost.
         for cut in dict.fromkeys((*used, *(name.cut for name in self.choices))):
             blocks = self._blocks(cut, total_bytes)
             new_bytes[cut] = sum(size for _, size in blocks - had)
@@ -62,7 +62,7 @@ class Arms:
         arms = []
         for name, choice in self.choices.items():
             size_bytes = choice.cut.typical_bytes(total_bytes)
-            kind = name.way, name.barrier, len(choice.cut.segments) > 1  # Sizes that are mixed err otherwise.
+            kind = name.way, name.barrier, len(choice.cut.segments) > 1  # Mixed sizes have other errors.
             cost = WAY_COST if choice.way else CHANGE_COST
             sends_s = changes.new_sends * new_bytes[choice.cut] / question.network.bandwidth
             first_cost = cost + sends_s / choice.iteration_s
@@ -74,22 +74,22 @@ class Arms:
             self._recalled.remove(one)
 
     def _blocks(self, cut: Cut, total_bytes: int) -> set[tuple[int, int]]:
-        """Return start and bytes of each block; empty if new blocks cost nothing."""
+        """Return (start, bytes) of each block; empty if new blocks cost nothing."""
         if not self._terms.changes.new_sends:
             return set()
-        if not self._terms.arena:  # Each gradient has its own partitions, and another size makes all of them new.
+        if not self._terms.arena:  # Each gradient has its own partitions, and a new size makes all of them new.
             return {(cut.block_bytes_at(0), total_bytes)}
         blocks = blocks_of([total_bytes], [""], cut)
         return {(block.id, block.size_bytes) for block in blocks}
 
     def observe(self, name: ArmName, ended: IterationEnd) -> None:
-        """Take in an iteration, if it was under one of the arms."""
+        """Record an iteration, if it ran under one of the arms."""
         if name in self.choices:
             (self.tuner.opened if ended.opens else self.tuner.observe)(name, ended.took_s)
 
     def proves(self, name: ArmName) -> bool:
-        """Return True if this arm is better than those of all other ways beyond doubt, as seen in this run, and none of
-        its own way is worth a look.
+        """Return True if this run has proven this arm better than all arms of other ways, and no other arm of its own
+        way is worth a trial.
         """
         others = [other for other in self.choices if other.way != name.way]
         better = self.tuner.beliefs()[name].seen > 0 and self.tuner.lead(name, others) > SURELY
@@ -102,7 +102,7 @@ class Arms:
 
     @property
     def status(self) -> tuple[ArmStatus, ...]:
-        """Beliefs as they are shown, the fastest arm first."""
+        """Beliefs for display, fastest arm first."""
         arms = [
             ArmStatus(name.cut.segments, name.way, predicted.iteration_s, one.iteration_s, one.error, one.seen)
             for (name, one), predicted in zip(self.beliefs(), self.choices.values(), strict=True)
@@ -111,5 +111,5 @@ class Arms:
 
 
 def name_of(choice: Choice, question: Question) -> ArmName:
-    """Return the name of this choice as an answer to the question."""
+    """Return the name of the arm for this choice, given its question."""
     return ArmName(choice.cut, choice.way, question.barrier)

@@ -1,7 +1,7 @@
-"""The step from learned values to a plan: ask a policy for predictions, and a tuner for the next arm.
+"""The step from learned values to a plan: ask a policy for predictions, then a tuner for the next arm.
 
-Rule of this file: it decides when to ask a question, when iterations are told to the tuner, and when its step becomes a
-plan. No clock, thread or file. Times are seconds, sizes bytes.
+Rule of this file: it decides when to ask a question, when to report iterations to the tuner, and when the tuner's
+choice becomes a plan. No clock, thread or file. Times are in seconds, sizes in bytes.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from prophet_scheduler.session.messages import Basis, SessionTerms, WaysOf
 
 WAIT = 20
-"""Iterations after which a wanted arm that is not in force is given up."""
+"""Iterations to wait for a wanted arm to take effect before giving it up."""
 
 
 class Choosing:
-    """Choices of one job. `credit`: the job's first one, in bytes. If the job may not be cut anew (`terms.adapts`), the
-    cut in force is given, and only the rest is chosen.
+    """Choices of one job. `credit`: the job's initial credit, in bytes. If the job may not be recut (`terms.adapts` is
+    False), the cut stays as it is and only the rest is chosen.
     """
 
     def __init__(
@@ -43,34 +43,34 @@ class Choosing:
         self._refusals: Sequence[Refusal] = ()
         self._untold: list[IterationEnd] = []
         self.wanted: Choice | None = None
-        """Wanted choice, in force or not, and its prediction; None before there is a choice."""
+        """Wanted choice with its prediction, in force or not; None before the first choice."""
         self._waited: int | None = None
-        """Iterations since an arm was wanted that has not been in force yet; None if there is none."""
+        """Iterations spent waiting for a wanted arm to take effect; None if not waiting."""
         self._planned: Choice | None = None
-        """Choice whose plan holds."""
+        """Choice behind the present plan."""
         self._credit_known = False
         self.look: Look | None = None
-        """The tuner's last look, while it is at another arm than the one in force."""
+        """The tuner's latest look (trial of an arm); None if it wants the arm already in force."""
         self.why = ""
-        """Reason for wanting the wanted cut."""
+        """Reason for the wanted cut."""
         self.arms: tuple[ArmStatus, ...] = ()
-        """Arms of the job, the fastest first."""
+        """Arms of the job, fastest first."""
 
     # Inputs.
 
     def in_force(self, cut: Cut, way: str = "", ended: Sequence[IterationEnd] = (), ways: Sequence[str] = ()) -> None:
-        """Take in the cut and the way in force, and the iterations that have ended since the last call. `ways` are the
-        engine's own that are possible now.
+        """Record the cut and the way in force, and the iterations that have ended since the last call. `ways` are the
+        engine's own ways that are possible now.
         """
         self._present.take_in(cut, way, ended, ways)
         self._untold += ended
 
     def refused(self, refusals: Sequence[Refusal]) -> None:
-        """Take in all cuts that the engine cannot give the job now; call it at each turn."""
+        """Record all cuts that the engine cannot give the job now; call this on each turn."""
         self._refusals = refusals
 
     def recall(self, believed: Sequence[Believed]) -> None:
-        """Take in beliefs about arms from an earlier run of this job."""
+        """Record beliefs about arms from an earlier run of this job."""
         self._arms.recall(believed)
 
     def forget(self) -> None:
@@ -80,15 +80,15 @@ class Choosing:
 
     @property
     def lacks_ways(self) -> bool:
-        """True if the last question was about other ways than those that are possible now."""
+        """True if the last question did not cover exactly the ways that are possible now."""
         return self._questions.lacks(self._present.ways)
 
     def may_ask(self) -> bool:
-        """Return True if no search and no change of arm is under way: an answer would be for an arm about to go."""
+        """Return True if no search or change of arm is in progress: the answer would be for an outgoing arm."""
         return self._questions.search is None and self._waited is None
 
     def ask(self, basis: Basis) -> None:
-        """Begin a search if the question has changed since the last one. The profile is of the cut in force."""
+        """Start a search if the question has changed since the last one. The profile belongs to the cut in force."""
         present, questions = self._present, self._questions
         if present.cut is None or not questions.is_another(present, present.cut, basis):
             return
@@ -101,7 +101,7 @@ class Choosing:
     # Results.
 
     def turn(self, may_move: bool = True) -> Plan | None:
-        """Go on with the search and the arms; return the plan of a new choice, of another cut only if it `may_move`."""
+        """Advance the search and the arms. Return the plan of a new choice; its cut may change only if `may_move`."""
         questions, choices = self._questions, self._questions.work()
         if questions.search is not None:
             return self._until_then(questions.search)
@@ -121,18 +121,18 @@ class Choosing:
             wanted = self.wanted = self._next(here, question, may_move)
             self.arms = self._arms.status
             if wanted is not here:
-                # Until all workers have the wanted cut, blocks and credit are those of the cut in force.
+                # Until all workers have the wanted cut, the cut in force sets the blocks and the credit.
                 self._waited, self._planned = 0, here
                 return replace(self._policy.chosen_plan(here or wanted, question), cut=wanted.cut)
             self._waited = None
         if here is None or (here == self._planned and not gave_up):
             return None
         self._planned = here
-        # A refused cut is wanted no more, or the engine would take it up once there is room.
+        # Withdraw a refused cut, or the engine would adopt it once it has room.
         return replace(self._policy.chosen_plan(here, question), cut=cut if gave_up else None)
 
     def _tell(self, question: Question) -> bool:
-        """Tell the tuner the times of iterations, once the arms are known. Return True if there were any."""
+        """Report iteration times to the tuner, once the arms are known. Return True if there were any."""
         arms = self._arms
         if not arms.choices:
             return False
@@ -161,7 +161,7 @@ class Choosing:
         wanted = possible[step.arm]
         self.look = step if wanted is not here else None
         if wanted is not here:
-            self.why = f"{step.iterations} iterations of it are worth {step.gain:.2%} of the time"
+            self.why = f"{step.iterations} iterations of it should save {step.gain:.2%} of the time"
         return wanted
 
     def _to_be_had(self, choice: Choice, question: Question) -> bool:
@@ -174,7 +174,7 @@ class Choosing:
         return cut in self._present.used or not any(refusal.covers(cut, total_bytes) for refusal in self._refusals)
 
     def _until_then(self, search: Search) -> Plan | None:
-        """Return a plan with the best credit for the cut in force, once the first search has found it."""
+        """Return a plan with the best credit for the cut in force, once the first search has found that credit."""
         question = self._questions.last
         if self._credit_known or self.wanted is not None or question is None:
             return None
@@ -186,7 +186,7 @@ class Choosing:
 
     @property
     def proved(self) -> bool:
-        """True if the wanted way is better than all others beyond doubt, as seen in this run of the job."""
+        """True if this run of the job has proven the wanted way better than all others."""
         question = self._questions.last
         return self.wanted is not None and question is not None and self._arms.proves(name_of(self.wanted, question))
 
@@ -200,11 +200,11 @@ class Choosing:
 
     @property
     def known(self) -> tuple[Believed, ...]:
-        """Beliefs about the arms that the job has had, for its next start."""
+        """Beliefs about the arms that the job has tried, for its next start."""
         return tuple(Believed(*name, one.iteration_s, one.error) for name, one in self._arms.beliefs() if one.seen)
 
     @property
     def at_rest(self) -> bool:
-        """True if the job looks for nothing better."""
+        """True if the job is not looking for anything better."""
         decided = self.wanted is not None and self.look is None and not self._arms.tuner.settling
         return self._questions.search is None and decided and not self.lacks_ways

@@ -1,7 +1,7 @@
-"""Estimates of one job: its profile and its network, as measured or as kept of its last run.
+"""Estimates of one job: its profile and its network, measured or kept from its last run.
 
-Rule of this file: when a measurement counts, and which estimate is used. The estimators are in prophet_scheduler/learn.
-No clock, thread or file.
+Rule of this file: it decides when a measurement counts and which estimate to use. The estimators are in
+prophet_scheduler/learn. No clock, thread or file.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from prophet_scheduler.session.messages import SessionTerms, Turn
 
 WORTH_PACING = 1.02
-"""Minimum ratio of the slowest worker's pace that changes a profile."""
+"""Minimum ratio of the slowest worker's compute time to this worker's before the profile is adjusted."""
 WATCHED = 2
-"""Whole iterations to watch before the measured network counts, without the first ones under each cut."""
+"""Whole iterations to watch before the measured network counts, excluding the first ones under each cut."""
 
 
 class Monitor(Protocol):
-    """Estimator of the network, from events and an interface's counters."""
+    """Estimator of the network, from events and the counters of a network interface."""
 
     def observe(self, events: NDArray[Any]) -> None: ...
     def observe_nic(self, sample: NicSample) -> None: ...
@@ -40,19 +40,19 @@ class Monitor(Protocol):
 
 
 class Estimates:
-    """Estimates of one job. `monitor`: defaults to BandwidthMonitor."""
+    """Estimates of one job. `monitor` defaults to BandwidthMonitor."""
 
     def __init__(self, terms: SessionTerms, monitor: Monitor | None = None) -> None:
         self.profiler = JobProfiler(terms.forward_ids, terms.changes.lasts)
         self.monitor: Monitor = monitor if monitor is not None else BandwidthMonitor()
         self._watches = False
-        self._watched = 0  # whole iterations under former cuts
+        self._watched = 0  # whole iterations under earlier cuts
         self._divided = False
         self._pace = 1.0
         self._prior: Prior | None = None
 
     def begin_with(self, kept: Kept) -> None:
-        """Use these results of the job's last run until it has measured its own."""
+        """Use these results from the job's last run until it has measured its own."""
         from prophet_scheduler.session.kept import Prior  # Few jobs need it.
 
         self._prior = Prior(kept)
@@ -60,18 +60,18 @@ class Estimates:
             self.monitor.expect(kept.network)
 
     def take_in(self, turn: Turn, recut: bool) -> None:
-        """Take in the measurements of a turn; `recut` if its cut differs from the last turn's."""
+        """Record the measurements of a turn; `recut` if its cut differs from the last turn's."""
         events = turn.events
         if turn.divided != self._divided:
             self._divided = turn.divided
             self._restart()
         self.profiler.forward_ended(turn.forward_ends)
         if turn.divided:
-            # Times of operations measure the network only if these are all-reduces.
+            # Operation times measure the network only if the operations are all-reduces.
             events = events[events["kind"] != EventKind.START]
         self._pace = turn.pace
         if recut:
-            # Ids change here, and these events contain both kinds.
+            # Ids change here, and these events contain old and new ones.
             self._restart()
         else:
             self.profiler.observe(events)
@@ -86,9 +86,9 @@ class Estimates:
         return max(0, self.profiler.iterations - self.profiler.warm_up)
 
     def _watch(self, events: NDArray[Any], nic: NicSample | None) -> None:
-        """Measure the network, except in the first iterations, which make connections and register memory.
+        """Measure the network, except in the first iterations, which set up connections and register memory.
 
-        Iterations under another cut do so as well, but their bytes count as the job's own traffic all the same.
+        The first iterations under a new cut do the same, but their bytes still count as the job's own traffic.
         """
         since_s = self.profiler.warmed_up_s
         if not self._watches:
@@ -103,37 +103,37 @@ class Estimates:
 
     @property
     def network(self) -> Network | None:
-        """Measured network, once whole iterations have been watched; None before.
+        """Measured network; None until enough whole iterations have been watched.
 
-        In part of an iteration, a fast wire behind a long delay may look like a slow wire without delay. With the
-        blocks and the credit for the slow wire, iterations took four times as long.
+        Over part of an iteration, a fast link with a long delay can look like a slow link without delay. With blocks
+        and credit chosen for such a slow link, iterations took four times as long.
         """
         return self.monitor.network if self._watched + self._now_watched >= WATCHED else None
 
     @property
     def unsure(self) -> bool:
-        """True while kept results are used for lack of measured ones."""
+        """True while kept results stand in for missing measurements."""
         return self._prior is not None and not self._prior.over
 
     @property
     def kept_was_dropped(self) -> str:
-        """Reason for dropping the kept results; empty if they are in use, or if there are none."""
+        """Reason for dropping the kept results; empty if they are in use or there are none."""
         return self._prior.dropped if self._prior else ""
 
     def to_plan_from(self) -> tuple[Profile | None, Network | None]:
-        """Return profile and network for a plan, None for each that is not known. It takes milliseconds."""
+        """Return profile and network for a plan, each None if unknown. This takes milliseconds."""
         profile, network = self.profiler.profile, self.network
         if self._prior is not None:
             profile, network = self._prior.fill(profile, network)
         return self._paced(profile), network
 
     def newest(self) -> tuple[Profile | None, Network | None]:
-        """Return the newest profile and network, of whatever cut or run of the job; None for each that never was."""
+        """Return the newest profile and network, from any cut or run of the job; each None if there never was one."""
         profile, network = self._paced(self.profiler.latest), self.network
         if self._prior is not None:
             profile, network = profile or self._prior.kept.profile, network or self._prior.kept.network
         return profile, network
 
     def _paced(self, profile: Profile | None) -> Profile | None:
-        """Return the profile at the pace of the slowest worker."""
+        """Return the profile, scaled to the pace of the slowest worker."""
         return profile if profile is None or self._pace < WORTH_PACING else at_pace(profile, self._pace)

@@ -1,11 +1,11 @@
-"""Results kept of a job for its next start, as a value, and the test of whether they still hold.
+"""Results of a job, kept for its next start, and the test of whether they still hold.
 
-Rule of this file: values and their JSON, no file and no clock; the edge is frontends/warm.py. Sizes are bytes,
-times seconds.
+Rule of this file: values and their JSON, no file and no clock; frontends/warm.py does the I/O. Sizes are in bytes,
+times in seconds.
 
-A job that starts again is most often the same job on the same network. So its first plan is made from the kept
-results, and its own measurements take their place. If the two are far apart, it is another job or another network, and
-the kept results are dropped.
+A job that starts again is usually the same job on the same network. So its first plan comes from the kept results,
+until its own measurements replace them. If the two are far apart, the job or the network has changed, and the kept
+results are dropped.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from prophet_scheduler.core.units import MOST
 
 KEPT_SCHEMA = 1
 FAR_APART = 1.5
-"""Ratio of measured to kept times beyond which they belong to different jobs or networks."""
+"""Ratio between measured and kept times above which they belong to different jobs or networks."""
 SAME_BYTES = 0.02
-"""Maximum relative difference in bytes of a profile from a file and the job, for buffers which are no gradients."""
+"""Maximum relative difference in bytes between a file's profile and the job, since some buffers are not gradients."""
 
 
 class Believed(NamedTuple):
-    """Belief about an arm (session/choosing.py): an iteration's seconds, and their error as a share."""
+    """Belief about an arm (session/choosing.py): seconds per iteration, and their relative error."""
 
     cut: Cut
     way: str
@@ -44,14 +44,13 @@ class Believed(NamedTuple):
 
     @property
     def name(self) -> ArmName:
-        """Name of the arm."""
         return ArmName(self.cut, self.way, self.barrier)
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A job's `profile` with the ids of its blocks, its `network` and `cut` if known, and the beliefs about the arms it
-    has had.
+    """A job's `profile` with the ids of its blocks, its `network` and `cut` if known, and the beliefs about the arms
+    that it has tried.
     """
 
     profile: Profile
@@ -61,13 +60,13 @@ class Kept:
 
 
 def kept_name(sizes: Sequence[int], where: Mapping[str, str]) -> str:
-    """Return a name for the results of the job with gradients of `sizes`, in forward order, that runs `where`."""
+    """Return a file name for the job with gradients of `sizes` (bytes, in forward order) in the place `where`."""
     text = json.dumps([list(sizes), sorted(where.items())])
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def kept_to_json(kept: Kept) -> str:
-    """Return the text that `kept_from_json` reads."""
+    """Return the JSON text for `kept_from_json`."""
     profile = kept.profile
     rows = [
         [id_, g.size_bytes, round(g.generation_s, 7), round(g.forward_s, 7)]
@@ -84,7 +83,7 @@ def kept_to_json(kept: Kept) -> str:
 
 
 def kept_from_json(text: str) -> Kept:
-    """Read the text of `kept_to_json`; raise ValueError, with one line, for any other text."""
+    """Parse the text of `kept_to_json`; raise ValueError with a one-line message for any other text."""
     try:
         record: Any = parse_json(text)
         if not isinstance(record, dict) or record.get("schema") != KEPT_SCHEMA:
@@ -134,8 +133,8 @@ def _network(**numbers: float) -> Network:
 def with_ids_of_the_job(profile: Profile, sizes: Sequence[int], arena: bool) -> Profile | None:
     """Return a profile from a file with the job's ids; None if it belongs to another job.
 
-    `sizes` are those of the job's gradients in forward order. In an `arena`, ids are places: the profile's gradients
-    may be those of the job, or the blocks of any cut.
+    `sizes` are the sizes of the job's gradients, in forward order. In an `arena`, ids are places, so the profile's
+    entries may be the job's gradients or the blocks of any cut.
     """
     own = [gradient.size_bytes for gradient in profile.gradients]
     if arena:
@@ -150,22 +149,22 @@ def with_ids_of_the_job(profile: Profile, sizes: Sequence[int], arena: bool) -> 
 
 
 class Prior:
-    """Kept results, used until the job has measured its own or contradicts them."""
+    """Kept results, used until the job has measured its own or contradicted them."""
 
     def __init__(self, kept: Kept) -> None:
         self.kept = kept
         self.dropped = ""
-        """Reason for dropping them; empty as long as nothing contradicts them."""
+        """Reason for dropping the kept results; empty as long as nothing contradicts them."""
         self.over = False
-        """True if they were dropped, or if the job has measured all for itself."""
+        """True if the kept results were dropped, or if the job has measured everything itself."""
 
     def fill(self, profile: Profile | None, network: Network | None) -> tuple[Profile | None, Network | None]:
-        """Return profile and network to plan from, given those that the job has measured so far."""
+        """Return the profile and network to plan from, given those measured so far."""
         if self.over:
             return profile, network
         kept = self.kept
         if network is not None and kept.network is not None:
-            # Roughly the usual size of the job's blocks.
+            # Roughly the job's usual block size.
             size = kept.profile.total_bytes / len(kept.profile.gradients)
             self._compare("a block takes", network.transfer_s(size), kept.network.transfer_s(size))
         if profile is not None and not self.dropped:
@@ -177,4 +176,4 @@ class Prior:
 
     def _compare(self, what: str, measured_s: float, kept_s: float) -> None:
         if max(measured_s, kept_s) > FAR_APART * min(measured_s, kept_s):
-            self.dropped = f"{what} {measured_s:.3g} s, and it was {kept_s:.3g} s"
+            self.dropped = f"{what} {measured_s:.3g} s, but {kept_s:.3g} s in the last run"

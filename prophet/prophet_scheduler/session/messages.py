@@ -1,6 +1,6 @@
 """Messages between a session and its host: events go in, instructions come out.
 
-Rule of this file: immutable values alone. Times are seconds, sizes bytes.
+Rule of this file: immutable values only. Times are in seconds, sizes in bytes.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Changes:
-    """Cost of a change of blocks on an engine, beside that of any change, and the maximum number of cuts of a job."""
+    """Extra cost of a change of blocks on an engine, and the maximum number of cuts of a job."""
 
     new_sends: int
-    """Number of times that a new block travels before its first round."""
+    """Number of times that a new block is sent before its first round."""
     lasts: int
-    """Iterations over which a change is paid."""
+    """Iterations over which the cost of a change is spread."""
     most_cuts: int
 
 
 NEW_KEYS = Changes(new_sends=2, lasts=2, most_cuts=8)
-"""Parameter servers: a new block has two new keys, and a worker sends a key's bytes once to make room for them."""
+"""Parameter servers: a new block has two new keys, and a worker sends each key's bytes once to allocate them."""
 NOTHING_NEW = Changes(new_sends=0, lasts=1, most_cuts=24)
-"""Collectives: the ranks agree, and that is all."""
+"""Collectives: the ranks only have to agree."""
 
 
 @dataclass(frozen=True)
 class Basis:
-    """Estimates that predictions are made from. `jitter_s`: see JobProfiler. `barrier`: iterations wait for all."""
+    """Inputs of predictions. `jitter_s`: see JobProfiler. `barrier`: iterations wait for all averages."""
 
     profile: Profile
     network: Network
@@ -51,18 +51,18 @@ class Basis:
 
 
 WaysOf = Callable[[Question, Sequence[str]], Sequence[Choice]]
-"""Predictions of an engine's own ways of averaging, by their names, beside those of a policy."""
+"""Function that predicts an engine's own ways of averaging, given their names, in addition to a policy's choices."""
 
 
 @dataclass(frozen=True)
 class SessionTerms:
-    """Terms of a job that its session begins with.
+    """Fixed terms of a job, known when its session starts.
 
-    `monitor_s`: seconds from one plan to the next. `forward_ids`: see JobProfiler. `arena`: ids are places in the
-    arena, in UNIT_BYTES (core/cut.py); otherwise they count gradients. `shape`: of the cluster; None if unknown, and
-    then nothing is predicted. `adapts`: plans may ask for another cut; only for the deciding worker of a job whose
-    blocks adapt. `follows`: another worker chooses the cut and the credit, and this one only measures. `learns_order`:
-    blocks are ranked anew if their places are not in forward order (learn/ranks.py); each worker may do so alone.
+    `monitor_s`: seconds between plans. `forward_ids`: see JobProfiler. `arena`: ids are places in the arena, in
+    UNIT_BYTES (core/cut.py); otherwise they count gradients. `shape`: of the cluster; if None (unknown), nothing is
+    predicted. `adapts`: plans may ask for another cut; True only on the deciding worker of a job with adaptive blocks.
+    `follows`: another worker chooses the cut and the credit, and this one only measures. `learns_order`: blocks are
+    re-ranked if their places are not in forward order (learn/ranks.py); each worker may do so independently.
     `changes`: cost of another cut.
     """
 
@@ -81,17 +81,17 @@ class SessionTerms:
 
 @dataclass(frozen=True)
 class Turn:
-    """Everything since the last turn at `now`. It is one event, since its parts are in no order.
+    """Everything since the last turn, at time `now`. It is a single event because its parts have no order.
 
-    `events` (EVENT_DTYPE) and `nic` are measurements. `cut` is the cut in force, None before the first, and `way` the
-    present way of averaging blocks. `divided`: blocks have two phases, and so other ids. `ended` are iterations; if
-    None, they come from the events. `forward_ends`: ends of forward passes, if the engine sees them. `barrier`:
-    iterations seem to wait for all averages. `refusals` are all cuts that the engine cannot give the job now. `ways`
-    are the engine's own ways of averaging that are possible now.
+    `events` (EVENT_DTYPE) and `nic` are measurements. `cut` is the cut in force (None before the first), and `way` the
+    present way of averaging blocks. `divided`: blocks have two phases, and therefore other ids. `ended`: finished
+    iterations; None to derive them from the events. `forward_ends`: ends of forward passes, if the engine sees them.
+    `barrier`: iterations seem to wait for all averages. `refusals`: all cuts that the engine cannot give the job now.
+    `ways`: the engine's own ways of averaging that are possible now.
 
-    From other workers: `networks` are the measurements of all; plans use the one that every iteration waits for.
-    `credit` (bytes) is the wish of the deciding worker; None before its first. `pace` is the slowest worker's time to
-    compute over this worker's.
+    From other workers: `networks` has every worker's measurement; plans use the one that every iteration waits for.
+    `credit` (bytes) is the request of the deciding worker; None before its first. `pace` is the slowest worker's
+    compute time divided by this worker's.
     """
 
     now: float
@@ -112,16 +112,16 @@ class Turn:
 
 @dataclass(frozen=True)
 class Remembered:
-    """Results kept of the job's last run. Plans are made from them until the job has measured its own."""
+    """Results kept from the job's last run. Plans use them until the job has measured its own."""
 
     kept: Kept
 
 
 @dataclass(frozen=True)
 class ForwardTraced:
-    """Traced times of forward (seconds, by id) for the next plan, and the policy that makes it.
+    """Traced forward times (seconds, by id) for the next plan, and the policy to make it with.
 
-    The policy replaces the same one with less knowledge. Without times, the former ones hold no more.
+    The policy replaces an instance of itself that knew less. An empty mapping invalidates earlier times.
     """
 
     forward_s: Mapping[int, float]
@@ -136,17 +136,17 @@ Event = Turn | Remembered | ForwardTraced
 
 @dataclass(frozen=True)
 class TakeUp:
-    """Follow this plan from now on, on this worker."""
+    """Use this plan on this worker from now on."""
 
     plan: Plan
 
 
 @dataclass(frozen=True)
 class Want:
-    """Ask all workers for this from some later round on: other blocks, another credit (bytes) or another way.
+    """Ask all workers to change blocks, credit (bytes) or way from some later round on.
 
-    `cut` None keeps the cut in force. `why` and `predicted_s` are the reason and the predicted seconds of an iteration.
-    `iterations` is the minimum to spend on it; 0 if it is to stay.
+    `cut`: None keeps the cut in force. `why`: the reason. `predicted_s`: predicted seconds per iteration. `iterations`:
+    the minimum to spend on the change; 0 if it is permanent.
     """
 
     cut: Cut | None

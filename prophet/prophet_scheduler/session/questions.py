@@ -1,7 +1,7 @@
-"""Questions of one job to its policy: when predictions would be others, and the search for them.
+"""Questions of one job to its policy: when predictions would change, and the search for new ones.
 
-Rule of this file: a question is made from estimates, and answered a little at a time. No clock, thread or file. Times
-are seconds, sizes bytes.
+Rule of this file: it builds questions from estimates and has them answered a little at a time. No clock, thread or
+file. Times are in seconds, sizes in bytes.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from prophet_scheduler.session.messages import Basis, SessionTerms, WaysOf
 
 RECENT = 10
-"""Maximum iterations in the median of present times."""
+"""Number of recent iterations in the median time."""
 EVENTS_A_TURN = 1_000_000
-"""Events of the simulation in one turn of the search: some 200 ms."""
+"""Simulated events per turn of the search: about 200 ms."""
 
 
 class Present:
-    """Blocks that the job has now, and those that it has had."""
+    """Blocks of the job, present and past."""
 
     def __init__(self) -> None:
         self.cut: Cut | None = None
         self.way = ""
         self.used: list[Cut] = []
-        """Cuts that the job has had, the first one first."""
+        """The job's cuts so far, oldest first."""
         self.ways: Sequence[str] = ()
         """The engine's own ways of averaging that are possible now."""
         self.recent_s: deque[float] = deque(maxlen=RECENT)
-        """Times of the newest iterations."""
+        """Times of the latest iterations."""
 
     def take_in(self, cut: Cut, way: str, ended: Sequence[IterationEnd], ways: Sequence[str]) -> None:
-        """Take in what is in force and possible now, and the iterations that have ended since the last call."""
+        """Record the cut and way in force, the possible ways, and the iterations finished since the last call."""
         self.ways = ways
         if (cut, way) != (self.cut, self.way):
             self.cut, self.way = cut, way
@@ -51,12 +51,12 @@ class Present:
         self.recent_s.extend(one.took_s for one in ended if self.has(one) and not one.opens)
 
     def has(self, ended: IterationEnd) -> bool:
-        """Return True if this iteration was under the present cut and way."""
+        """Return True if this iteration ran under the present cut and way."""
         return (ended.cut, ended.way) == (self.cut, self.way)
 
 
 class Questions:
-    """Questions to `policy`, and to `ways_of` about the engine's own ways of averaging."""
+    """Questions to `policy`, and to `ways_of` for the engine's own ways of averaging."""
 
     def __init__(self, policy: ChoosingPolicy, terms: SessionTerms, ways_of: WaysOf | None = None) -> None:
         self._policy = policy
@@ -65,25 +65,25 @@ class Questions:
         self.last: Question | None = None
         """The last question, answered or not."""
         self._ways: Sequence[str] = ()
-        """Ways that the last question was about."""
+        """Ways covered by the last question."""
         self.search: Search | None = None
-        """The search for its answer; None once there is one."""
+        """The search for the answer; None once it is found."""
         self._message_s: float | None = None
         self._finest: Profile | None = None
 
     def lacks(self, ways: Sequence[str]) -> bool:
-        """Return True if the last question was about other ways than these."""
+        """Return True if the last question did not cover exactly these ways."""
         return self.last is not None and self._ways != ways
 
     def is_another(self, present: Present, cut: Cut, basis: Basis) -> bool:
-        """Return True if predictions on this basis would differ from the last ones."""
+        """Return True if predictions from `basis` would differ from the last ones."""
         old = self.last
         if old is None or old.barrier != basis.barrier or self.lacks(present.ways):
             return True
         return _differs(old, basis, cut.typical_bytes(basis.profile.total_bytes))
 
     def ask(self, present: Present, basis: Basis, credit: int | None) -> None:
-        """Begin to search for predictions. The profile is of the cut in force, which has this `credit` (bytes)."""
+        """Start a search for predictions. The profile belongs to the cut in force, which has this `credit` (bytes)."""
         cut, terms = present.cut, self._terms
         assert cut is not None and terms.shape is not None
         measured = None
@@ -105,7 +105,7 @@ class Questions:
         self.search = self._policy.search(self.last)
 
     def _learned(self, profile: Profile, cut: Cut) -> Profile:
-        """Return the profile with the most detail so far, at the pace of the newest."""
+        """Return the most detailed profile so far, scaled to the pace of the newest."""
         finest = self._finest
         finer = finest is None or len(profile.gradients) >= len(finest.gradients)
         if finest is None or finer or not self._terms.arena or finest.total_bytes != profile.total_bytes:
@@ -116,7 +116,7 @@ class Questions:
         return at_pace(finest, pace) if abs(pace - 1) > MATERIAL_CHANGE else finest
 
     def work(self) -> Sequence[Choice] | None:
-        """Go on with the search, if there is one; return its choices once it has come to an end."""
+        """Advance the search, if any; return its choices once it has finished."""
         search = self.search
         if search is None or not search.work(EVENTS_A_TURN):
             return None
@@ -127,9 +127,9 @@ class Questions:
 
 
 def _differs(old: Question, basis: Basis, size: int) -> bool:
-    """Return True if predictions would differ: backward, the transfers or the acknowledgements take another time.
+    """Return True if backward, transfer or acknowledgement times differ enough to change predictions.
 
-    `size` is that of the job's present blocks.
+    `size`: the job's present block size.
     """
     profile, network = basis.profile, basis.network
     before, after = old.profile.total_bytes, profile.total_bytes

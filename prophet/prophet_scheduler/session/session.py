@@ -1,7 +1,7 @@
-"""One job's mind as a pure state machine: events in, instructions out.
+"""The decisions of one job as a pure state machine: events in, instructions out.
 
-Rule of this file: it says when a plan is due, and who makes it. No clock, thread or file. The agents of all engines
-call it on the steady clock, the simulator on its virtual one.
+Rule of this file: it decides when a plan is due and who makes it. No clock, thread or file. The agents of all engines
+pass in times of the monotonic clock, the simulator times of its virtual clock.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """Profile, network and plan of one job, from its events. `monitor` defaults to BandwidthMonitor. `ways_of` predicts
-    the ways that a Turn has; without it there are none.
+    """Profile, network and plan of one job, derived from its events. `monitor` defaults to BandwidthMonitor. `ways_of`
+    predicts the engine's own ways; without it none are predicted.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class Session:
         self._look: Look | None = None
         self._order: BlockOrder | None = None
         self.choosing: Choosing | None = None
-        """Choices of the job, if anything is predicted."""
+        """Choices of the job; None if nothing is predicted."""
         chooses = terms.shape is not None and not terms.follows
         if not isinstance(policy, ChoosingPolicy):
             return
-        if terms.learns_order:  # Few policies need what follows.
+        if terms.learns_order:  # Imported here because few policies need it.
             from prophet_scheduler.learn.ranks import BlockOrder
 
             self._order = BlockOrder()
@@ -74,7 +74,7 @@ class Session:
             self.choosing = Choosing(policy, terms, self.plan.push.credit, ways_of)
 
     def on(self, event: Event) -> Sequence[Instruction]:
-        """Take in an event; return the instructions that follow from it, in the order in which to carry them out."""
+        """Handle an event; return the resulting instructions, in the order to carry them out."""
         match event:
             case Turn():
                 return self._turn(event)
@@ -107,7 +107,7 @@ class Session:
         return instructions
 
     def _want(self, plan: Plan | None) -> Want:
-        """Return the wish behind a new plan, or behind the same one for another look."""
+        """Return the request that belongs to a new plan, or to another trial under the same plan."""
         wanted, look = self.wanted, self._look
         iterations = look.iterations if look is not None else 0
         if wanted is None:
@@ -127,7 +127,7 @@ class Session:
             choosing.in_force(cut, turn.way, self._ended(turn, cut), turn.ways)
             due = (due or choosing.lacks_ways) and choosing.may_ask()
         unsure = estimates.unsure
-        # Estimates take milliseconds, so they are made only where used.
+        # Estimates take milliseconds, so compute them only where used.
         looks = due or unsure or (choosing is None and not self._knows_network)
         profile, network = estimates.to_plan_from() if looks else (None, None)
         if unsure and estimates.kept_was_dropped:
@@ -139,7 +139,7 @@ class Session:
                 self._judged_at, self._barrier = now, turn.barrier
                 slowest = _waited_for(network, turn.networks)
                 choosing.ask(Basis(profile, slowest, self.profiler.jitter_s, turn.barrier))
-            # Another cut now would only delay the job's own measurements.
+            # Changing the cut now would only delay the job's own measurements.
             return choosing.turn(may_move=not estimates.unsure)
         if self._terms.follows and cut is not None:
             self._judged_at, self._barrier = now if due else self._judged_at, turn.barrier
@@ -151,7 +151,7 @@ class Session:
         return self.policy.plan(profile, slowest_if_any, jitter_s=self.profiler.jitter_s)
 
     def _ended(self, turn: Turn, cut: Cut) -> Sequence[IterationEnd]:
-        """Return the iterations of a turn, without those before their blocks were in order."""
+        """Return the iterations of a turn, without those that ran before their blocks were in order."""
         seen_s = self.profiler.take_took_s()
         ended = turn.ended
         if ended is None:
@@ -159,7 +159,7 @@ class Session:
         return ended if self._order is None else self._order.counted(cut, ended)
 
     def _following(self, network: Network | None, credit: int | None) -> Plan:
-        """Return the plan of a worker that follows: its blocks' ids are ranks, so only the credit may change."""
+        """Return the plan of a following worker: its block ids are ranks, so only the credit may change."""
         plan = self.policy.plan(None, network or self.plan.network)
         return replace(plan, push=replace(plan.push, credit=credit or self.plan.push.credit))
 
@@ -167,21 +167,20 @@ class Session:
 
     @property
     def profiler(self) -> JobProfiler:
-        """Profiler of the job."""
         return self.estimates.profiler
 
     @property
     def network(self) -> Network | None:
-        """Measured network; None before enough was seen."""
+        """Measured network; None before enough iterations."""
         return self.estimates.network
 
     @property
     def kept_was_dropped(self) -> str:
-        """Reason for dropping the kept results; empty if they are in use, or if there are none."""
+        """Reason for dropping the kept results; empty if they are in use or there are none."""
         return self.estimates.kept_was_dropped
 
     def learned(self, cut: Cut | None) -> Kept | None:
-        """Return what to keep for the job's next start, with the cut in force; None before there is a profile."""
+        """Return the results to keep for the job's next start, with the cut in force; None before the first profile."""
         profile = self.profiler.latest
         if profile is None:
             return None
@@ -191,45 +190,45 @@ class Session:
 
     @property
     def why(self) -> str:
-        """Reason for wanting the last plan's cut, in a few words; empty if it wants none."""
+        """Reason for the cut that the last plan asks for, in a few words; empty if it asks for none."""
         return self.choosing.why if self.choosing is not None else ""
 
     @property
     def wanted(self) -> Choice | None:
-        """Wanted blocks and their prediction; None if nothing predicts."""
+        """Wanted blocks and their prediction; None if nothing is predicted."""
         return self.choosing.wanted if self.choosing is not None else None
 
     @property
     def arms(self) -> tuple[ArmStatus, ...]:
-        """Arms of the job, the fastest first; empty before anything is predicted."""
+        """Arms of the job, fastest first; empty before the first prediction."""
         return self.choosing.arms if self.choosing is not None else ()
 
     @property
     def tuner_in_words(self) -> str:
-        """Present action of the tuner and its reason; empty before it has decided anything."""
+        """What the tuner is doing and why; empty before its first decision."""
         if not self.arms:
             return ""
         return f"tries another: {self.why}" if self.look is not None else "rests: nothing else is worth a try"
 
     @property
     def look(self) -> Look | None:
-        """Arm being looked at, and the gain of this; None at rest."""
+        """Arm on trial and the trial's gain; None at rest."""
         return self.choosing.look if self.choosing is not None else None
 
     @property
     def pause_s(self) -> float:
-        """Seconds until the next turn: fewer while the job looks for something better."""
+        """Seconds until the next turn; fewer while the job is searching for something better."""
         return DRAIN_S if self.choosing is None or self.choosing.at_rest else SEEKING_S
 
     @property
     def credit(self) -> int | None:
-        """Credit (bytes in flight) of the cut that the last plan wants; None for no limit."""
+        """Credit (bytes in flight) of the cut that the last plan asks for; None for no limit."""
         wanted = self.wanted
         return wanted.credit if wanted is not None else self.plan.push.credit
 
 
 def _waited_for(own: Network, networks: Sequence[Network]) -> Network:
-    """Return the slowest network with the longest delay: a worker with too little in flight for it is the slowest."""
+    """Return the lowest bandwidth with the longest delay: too little in flight for it would slow that worker most."""
     everywhere = [own, *networks]
     slowest = min(everywhere, key=lambda network: network.bandwidth)
     return replace(slowest, ack_delay_s=max(network.ack_delay_s for network in everywhere))

@@ -1,25 +1,25 @@
 """The choice of the job's next arm, from rough predictions and noisy measurements.
 
-Rule of this file: pure, without clock, thread or file. Predicted and measured iteration times come in, in seconds; the
-arm for the next iterations comes out. The host decides what an arm is: blocks of a size, another way of averaging, the
-engine's own.
+Rule of this file: pure code without clock, thread or file. Its inputs are predicted and measured iteration times, in
+seconds; its output is the arm for the next iterations. The host decides what an arm is: a block size, another way of
+averaging, or the engine's own.
 
 The model. With t(n) the time of iteration n, under arm a(n),
 
     log t(n) = log predicted(a(n)) + level(n) + f(a(n)) + c(k) + e(n)
 
-The level is a random walk: other work comes and goes. c(k) is what a change of arm adds to the k-th iteration after it,
-beyond the expected cost, and 0 later: the job pays for a change while the wire drains and fills again. f is the error
-of an arm's prediction beyond the level. It is a Gaussian process over arms with four parts: one common to all arms of a
-kind, a slope over the logarithm of the block's size (the overhead), a smooth function of it, and one of each arm alone.
-e is noise, whose size and correlation are learned from the iterations. The belief about level, c and f is Gaussian, so
-a Kalman filter (Kalman, 1960) keeps it exactly.
+The level is a random walk: the load from other work varies. c(k) is the time that a change of arm adds to the k-th
+iteration after it, beyond the expected cost, and 0 later: the wire has to drain and refill. f is the error of an arm's
+prediction beyond the level. It is a Gaussian process over arms with four parts: one shared by all arms of a kind, one
+linear in the logarithm of the block size (the overhead), one smooth in it, and one of each arm alone. e is noise; its
+size and correlation are learned from the iterations. The belief about level, c and f is Gaussian, so a Kalman filter
+(Kalman, 1960) tracks it exactly.
 
-The next arm has the least expected time over the rest of the job, counting the value of a look at it. For each arm and
-a few lengths of a look, this time is the cost of going there, the time of the look itself, and then the expected
-minimum over all arms given the look's results. This is the knowledge gradient for correlated beliefs (Frazier, Powell
-and Dayanik, 2009) with looks of several iterations (Frazier and Powell, 2010). The same number says when to rest: when
-no look is worth its cost.
+A *look* is a trial of an arm for a few iterations. The next arm has the least expected time over the rest of the job,
+counting the value of a look. For each arm and each length of a look, this time is the cost of switching to the arm, the
+time of the look itself, and then the expected minimum over all arms given the look's results. This is the knowledge
+gradient for correlated beliefs (Frazier, Powell and Dayanik, 2009) with looks of several iterations (Frazier and
+Powell, 2010). The job rests when no look is worth its cost.
 """
 
 from __future__ import annotations
@@ -40,66 +40,66 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Model:
-    """Parameters of errors and noise. A deviation is the standard deviation of the logarithm of a time."""
+    """Parameters of errors and noise. "Deviation" means the standard deviation of the logarithm of a time."""
 
     level: float = 0.1
-    """Initial deviation of the level, the error common to all predictions."""
+    """Initial deviation of the level, the error shared by all predictions."""
     drift: float = 0.001
     """Deviation of the level's step from one iteration to the next."""
     kind: float = 0.1
-    """Deviation of the error common to all arms of a kind."""
+    """Deviation of the error shared by all arms of a kind."""
     slope: float = 0.02
-    """Deviation of the error for each doubling of the block's size."""
+    """Deviation of the error for each doubling of the block size."""
     smooth: float = 0.05
-    """Deviation of the error common to neighbours in size."""
+    """Deviation of the error shared by arms of similar block size."""
     reach: float = 1.5
-    """Distance over which neighbours share that error, in doublings."""
+    """Length scale of that error over block sizes, in doublings."""
     own: float = 0.012
     """Deviation of each arm's own error."""
     ageing: float = 0.0001
-    """Deviation of each arm's step from one iteration to the next: old measurements count less."""
+    """Deviation of each arm's step from one iteration to the next, so that old measurements count less."""
     trust: float = 0.25
-    """A scale of twice the errors is less likely by this power of two."""
+    """Preference for small errors: doubling the scale of errors divides its prior probability by 2**trust."""
     moved: float = 0.5
-    """Uncertain share of a prediction's change."""
+    """Share of a prediction's change that counts as uncertain."""
     noise: float = 0.02
     """Expected deviation of an iteration, before any is measured."""
     known_after: float = 2.0
     """Weight of that expectation, in iterations."""
     alike_after: float = 20.0
-    """Weight of the expectation that neighbouring iterations are independent, in pairs of them."""
+    """Weight of the prior that neighbouring iterations are independent, in pairs of iterations."""
     far: float = 3.0
     """Deviations beyond which a measurement is clipped."""
     going: float = 0.4
-    """Uncertainty of the cost of going to an arm, as a share of it."""
+    """Uncertainty of the cost of switching to an arm, as a share of that cost."""
     change: float = 0.1
-    """Deviation of what a change adds to each of the iterations after it, beyond the expected cost."""
+    """Deviation of the time that a change adds to each of the first iterations after it, beyond the expected cost."""
     other: float = 0.45
-    """Deviation of the level's step where the job is known to change."""
+    """Deviation of the level's step when the job is known to change."""
     left: float = 120.0
-    """Minimum iterations the job is expected to go on for."""
+    """Minimum number of iterations that the job is expected to have left."""
 
 
 SCALES = np.array([0.25, 0.5, 1.0, 2.0, 4.0])
-"""Factors on the deviations of arms: how well this job's predictions hold. Iterations show which is the likeliest."""
+"""Factors on the arms' deviations: how well this job's predictions hold. Iterations show which factor is likeliest."""
 SLOWED = 2
 """Iterations that a change may slow."""
 FIXED = 1 + SLOWED
-"""Elements of the state before those of the arms: the level, and what a change adds."""
+"""Elements of the state before those of the arms: the level, and the times that a change adds."""
 LOOKS = (1, 3, 9, 27)
 """Lengths of a look, in iterations."""
 NODES, MOST_NODE = 25, 3.5
-"""Quadrature over the results of a look: number of points, and deviations of the outermost."""
+"""Quadrature over the results of a look: number of points, and the outermost point in standard deviations."""
 MOST_LOG = 3.0
-"""Maximum log of an arm's relative time: an arm that takes twenty times as long is as bad as any."""
+"""Maximum log of an arm's relative time: beyond twenty times as long, worse makes no difference."""
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One choice. `name` identifies it; arms of one `kind` share errors of prediction.
+    """One choice. `name` identifies it; arms of one `kind` share prediction errors.
 
-    Going there costs `first_cost` the first time and `cost` later, both in iterations. The cost is paid over `lasts`
-    iterations; with 0 it is paid in one that is not told.
+    Switching to the arm costs `first_cost` the first time and `cost` later, both in iterations. The cost is spread over
+    `lasts` iterations; with 0 it falls into one unreported iteration.
     """
 
     name: Hashable
@@ -112,13 +112,13 @@ class Arm:
 
     @property
     def doublings(self) -> float:
-        """Doublings of the block's size from 1 MiB on."""
+        """Base-2 logarithm of the block size in MiB."""
         return math.log2(self.block_bytes / (1 << 20))
 
 
 @dataclass(frozen=True)
 class Look:
-    """The next arm, the minimum `iterations` to spend on it, and its `gain` as a share of the time."""
+    """The next arm, the minimum `iterations` to spend on it, and the expected `gain` as a share of the time."""
 
     arm: Hashable
     iterations: int
@@ -127,7 +127,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Belief:
-    """Belief about an arm: `iteration_s`, its standard `error` as a share, and the number of iterations `seen`."""
+    """Belief about an arm: `iteration_s`, its relative standard `error`, and the number of iterations `seen`."""
 
     iteration_s: float
     error: float
@@ -135,11 +135,11 @@ class Belief:
 
 
 class Noise:
-    """Noise of iteration times, from the steps between neighbours under one arm: drift of the job cancels out of them.
+    """Noise of iteration times, from the steps between consecutive iterations of an arm, in which drift cancels out.
 
-    `expected`: deviation of a time's logarithm before any is measured, which counts as
-    `known_after` iterations. `alike_after`: pairs of iterations that the expectation of independence counts as. `far`:
-    deviations beyond which a step from one iteration to the next is clipped.
+    `expected`: deviation of a time's logarithm before any is measured; it counts as `known_after` iterations.
+    `alike_after`: pairs of iterations that the prior of independence counts as. `far`: deviations beyond which a step
+    is clipped.
     """
 
     def __init__(self, expected: float, known_after: float, alike_after: float, far: float) -> None:
@@ -152,8 +152,8 @@ class Noise:
         self._step: float | None = None
 
     def add(self, log: float, anew: bool) -> None:
-        """Take in the logarithm of an iteration's time; `anew` if it is the arm's first or contains the cost of going
-        there.
+        """Record the logarithm of an iteration's time; `anew` if it is the arm's first or includes the cost of the
+        switch to it.
         """
         before, self._before = self._before, None if anew else log
         if anew or before is None:
@@ -170,7 +170,7 @@ class Noise:
 
     @property
     def variance(self) -> float:
-        """Variance of an iteration among others: larger than its own where neighbours are slow together.
+        """Effective variance of an iteration in a mean: above its own variance if neighbours are slow together.
 
         Let iterations have variance s^2, with correlation r between neighbours, r^2 at distance 2, and so on. For steps
         d between neighbours, the mean of d^2 / 2 is s^2 (1 - r), and the mean of d d' is -s^2 (1 - r)^2.
@@ -182,22 +182,22 @@ class Noise:
 
 
 class Going:
-    """Cost of going to arms, in iterations, as expected and as it was seen."""
+    """Cost of switching to arms, in iterations, as expected and as observed."""
 
     def __init__(self) -> None:
         self._current: Hashable = None
-        self._each, self._comes = 0.0, 0  # share of the cost in each of the next iterations, and their number
-        self.since = SLOWED  # iterations since the job came to the present arm
-        self._spent = 0.0  # seen so far, of going to the present arm
-        # What first times cost beyond later ones, as a share of the expected, and their number.
+        self._each, self._comes = 0.0, 0  # cost in each of the next iterations, and the number of these
+        self.since = SLOWED  # iterations since the switch to the present arm
+        self._spent = 0.0  # cost of the switch to the present arm, as observed so far
+        # Sum over first switches of observed / expected extra cost, and their number; each begins with a prior of 1.
         self._dear = self._paid = 1.0
 
     def cost(self, arm: Arm, known: bool) -> float:
-        """Return the expected cost of going to this arm, given the cost of first times so far."""
+        """Return the expected cost of switching to this arm, given the observed costs of first switches."""
         return arm.cost + (0.0 if known else arm.first_cost - arm.cost) * self._dear / self._paid
 
     def iteration(self, arm: Arm, known: bool) -> float:
-        """Note an iteration of this arm. Return its share of the cost of going there."""
+        """Record an iteration of this arm. Return the part of the switching cost that falls into it."""
         came, self._current = self._current not in (None, arm.name), arm.name
         self.since = int(not arm.lasts) if came else self.since + 1
         if came:
@@ -208,13 +208,13 @@ class Going:
         return share
 
     def spent(self, arm: Arm, beyond: float) -> None:
-        """Note by how much an iteration that shares the cost exceeded one of the arm's."""
+        """Record by how much an iteration that bears part of the cost exceeded the arm's expected time."""
         self._spent += beyond
         if not self._comes:
             self.pay(arm, self._spent)
 
     def pay(self, arm: Arm, spent: float, share: float = 1.0) -> None:
-        """Learn from this share of the cost of going to an arm for the first time."""
+        """Learn from this `share` of the cost of a first switch to an arm."""
         expected = share * (arm.first_cost - arm.cost)
         if expected > 0:
             self._dear += max(0.0, spent - share * arm.cost) / expected
@@ -223,7 +223,7 @@ class Going:
 
 @dataclass
 class Tuner:
-    """The arms of one job, the beliefs about them, and the choice of the next."""
+    """The arms of one job, the beliefs about them, and the choice of the next arm."""
 
     model: Model = field(default_factory=Model)
 
@@ -231,7 +231,7 @@ class Tuner:
         self._arms: dict[Hashable, Arm] = {}
         """Arms in the order of the state."""
         self._places: dict[Hashable, int] = {}
-        # State: the level, what a change adds, then the error of each arm's prediction; a row for each of SCALES.
+        # State: the level, the times that a change adds, then each arm's prediction error; a row for each of SCALES.
         self._mean = np.zeros((len(SCALES), FIXED))
         fixed = np.diag([self.model.level**2, *[self.model.change**2] * SLOWED])
         self._covariance = np.repeat(fixed[None], len(SCALES), axis=0)
@@ -240,7 +240,7 @@ class Tuner:
         self._noise = Noise(m.noise, m.known_after, m.alike_after, m.far)
         self._seen: dict[Hashable, int] = {}
         self._measured: set[Hashable] = set()
-        """Arms of which a measurement has counted."""
+        """Arms with a measurement that has counted."""
         self._going = Going()
         self._fresh = False
         self._off = np.zeros(len(SCALES))
@@ -248,10 +248,10 @@ class Tuner:
     # Inputs.
 
     def predict(self, arms: Collection[Arm]) -> None:
-        """Take these predictions from here on, of new arms and of known ones.
+        """Use these predictions, of new and known arms, from here on.
 
-        A prediction that moves takes the belief along, and makes it less certain the farther it moved. Forget an arm
-        that is predicted no more and was never seen.
+        A prediction that changes shifts the belief with it, and makes it less certain the larger the change. An arm
+        that is no longer predicted and was never observed is forgotten.
         """
         self._forget(set(self._places) - {arm.name for arm in arms} - set(self._seen))
         known = [arm for arm in arms if arm.name in self._places]
@@ -262,7 +262,7 @@ class Tuner:
             places = [self._places[arm.name] for arm in known]
             together = float(np.median(moves[places]))
             moves[places] -= together
-            # A move common to all may be true or not; the next iteration tells.
+            # A change common to all may be real or not; the next iteration will show.
             self._covariance[:, 0, 0] += together**2
             unsure = self.model.moved * moves
             self._covariance += np.outer(unsure, unsure) + np.diag(unsure**2)
@@ -280,7 +280,7 @@ class Tuner:
         self._places = {name: FIXED + place for place, name in enumerate(self._arms)}
 
     def _add(self, new: Sequence[Arm]) -> None:
-        """Add new arms, with beliefs that follow from the other arms."""
+        """Add new arms, with beliefs inferred from the other arms."""
         count = len(self._arms)
         prior = self._prior([*self._arms.values(), *new])
         gain = np.linalg.solve(prior[:count, :count], prior[:count, count:]).T
@@ -303,7 +303,7 @@ class Tuner:
         return prior
 
     def observe(self, name: Hashable, iteration_s: float) -> None:
-        """Take in the time of an iteration under this arm."""
+        """Record the time of an iteration under this arm."""
         model, arm = self.model, self._arms[name]
         seen = self._seen.get(name, 0)
         going = self._going.iteration(arm, known=seen > 0)
@@ -325,27 +325,27 @@ class Tuner:
 
     @property
     def _hiding(self) -> float:
-        """Cost, in iterations, beyond which the iteration that pays for it does not show how fast the arm is."""
+        """Cost, in iterations, above which the iteration that pays it says nothing about the arm's speed."""
         return self.model.kind / self.model.going
 
     def opened(self, name: Hashable, iteration_s: float) -> None:
-        """Take in the last of the iterations over which the job paid for its first arm."""
+        """Record the last of the iterations that paid for the job's first arm."""
         arm = self._arms[name]
         self._going.pay(arm, self._beyond(name, iteration_s), 1 / arm.lasts)
 
     def _beyond(self, name: Hashable, iteration_s: float) -> float:
-        """Return by how much this iteration exceeds one of the arm's, in iterations."""
+        """Return the excess of this iteration over the arm's expected time, in iterations."""
         return max(0.0, iteration_s / self.beliefs()[name].iteration_s - 1)
 
     def recall(self, name: Hashable, iteration_s: float, error: float) -> None:
-        """Take in the belief about this arm from an earlier run of the job, which may differ somewhat now."""
+        """Adopt the belief about this arm from an earlier run of the job, which may have changed somewhat since."""
         self._take(name, iteration_s, error**2 + self.model.own**2)
 
     def _take(self, name: Hashable, iteration_s: float, noise: float, slowed: Sequence[int] = ()) -> None:
-        """Take in a measurement of this arm, with variance `noise`; `slowed` are the places of what a change added.
+        """Learn from a measurement with variance `noise`; `slowed`: state indices of the times that a change added.
 
-        The first measurement of an arm, but for the job's first one, may be far from its prediction. If a measured arm
-        is far off twice in a row and to the same side, the job has changed; while a change slows it, it says nothing.
+        An arm's first measurement may be far from its prediction, except for the job's first arm. If a measured arm is
+        far off twice in a row on the same side, the job has changed; while a change slows it, this counts for little.
         """
         new = bool(self._measured) and name not in self._measured
         self._measured.add(name)
@@ -364,12 +364,12 @@ class Tuner:
         self._learn(shown, variance, np.clip(off, -most, most))
 
     def _shown(self, parts: Sequence[int]) -> tuple[Array, Array]:
-        """Return the state's covariance with the sum of its elements at these places, and the variance of the sum."""
+        """Return the covariance of the state with the sum of the elements at `parts`, and the variance of that sum."""
         shown = self._covariance[:, parts].sum(axis=1)
         return shown, shown[:, parts].sum(axis=1)
 
     def _learn(self, shown: Array, variance: Array, off: Array) -> None:
-        """Take Kalman's step: a measurement with covariance `shown` and this variance is `off` by so much."""
+        """Apply a Kalman update: a measurement with covariance `shown` and this variance is `off` the belief."""
         gain = shown / variance[:, None]
         self._mean += gain * off[:, None]
         self._covariance -= gain[:, :, None] * shown[:, None, :]
@@ -377,18 +377,18 @@ class Tuner:
         self._likelihood -= self._likelihood.max()
 
     def another(self) -> None:
-        """Note that the job changes from here on: its next iterations show the level anew."""
+        """Note that the job changes here: its next iterations determine a new level."""
         self._covariance[:, 0, 0] += self.model.other**2
 
     # Results.
 
     @property
     def settling(self) -> bool:
-        """True if no iteration of the present arm has counted since the job came to it."""
+        """True if no iteration has counted since the switch to the present arm."""
         return self._fresh
 
     def _believed(self) -> tuple[Array, Array]:
-        """Return mean and covariance of the state, over all scales."""
+        """Return the mean and covariance of the state, averaged over all scales."""
         weights = np.exp(self._likelihood)
         weights /= weights.sum()
         mean = weights @ self._mean
@@ -408,11 +408,11 @@ class Tuner:
 
     @property
     def noise(self) -> float:
-        """Standard deviation of the logarithm of an iteration's time, as it counts in a mean of several."""
+        """Effective standard deviation of the logarithm of an iteration's time in a mean of several."""
         return math.sqrt(self._noise.variance)
 
     def lead(self, name: Hashable, others: Collection[Hashable]) -> float:
-        """Return by how many standard deviations this arm is faster than the best of `others`; infinite without any."""
+        """Return this arm's lead over the best of `others`, in standard deviations; infinite without any others."""
         mean, covariance = self._believed()
         logs = {one: math.log(self._arms[one].predicted_s) + mean[self._places[one]] for one in (name, *others)}
         if not others:
@@ -422,9 +422,9 @@ class Tuner:
         return float((logs[best] - logs[name]) / math.sqrt(variance + 1e-12))
 
     def next(self, current: Hashable, possible: Collection[Hashable] | None = None) -> Look:
-        """Return the arm for the next iterations, from the `possible` ones (None for all) and the `current` one.
+        """Return the arm for the next iterations, out of the `possible` ones (None for all) and the `current` one.
 
-        If `current` is none of the arms, leaving it is worth any cost.
+        If `current` is not a known arm, leaving it is worth any cost.
         """
         names = [name for name in self._places if possible is None or name in possible or name == current]
         here = names.index(current) if current in self._places else None
@@ -440,7 +440,7 @@ class Tuner:
             going[here] = 0.0
         left = max(self.model.left, float(sum(self._seen.values())))
         shown = covariance[:, [0]] + covariance[:, places]
-        # Row a: covariance of a look at arm a with each arm.
+        # Row a: covariance of each arm with a look at arm a.
         told = shown[places].T
         own = shown[0] + shown[places, np.arange(len(arms))]
         nodes, weights = _quadrature()
@@ -454,7 +454,7 @@ class Tuner:
         spread = told[:, None, :] / np.sqrt(variance)[:, :, None]
         later = going * np.ones((len(arms), 1))
         np.fill_diagonal(later, 0.0)
-        # Before a look, the expected time of each arm over all results of the look is the believed one.
+        # Averaged over all results of a look, each arm's expected time must equal its time believed now.
         means = logs - 0.5 * spread**2
         outcomes = np.exp(np.minimum(means[..., None, :] + spread[..., None, :] * nodes[:, None], MOST_LOG))
         least = (outcomes + later[:, None, None, :] / left).min(axis=-1) @ weights
@@ -465,9 +465,8 @@ class Tuner:
         return Look(names[best], LOOKS[look], float(stay - total[best, look]) / left)
 
     def _unsure(self, arms: Sequence[Arm], costs: Array, hidden: Array) -> Array:
-        """Return the variance of what a look of each of LOOKS shows of each arm, [arms, LOOKS]; infinite where the cost
-        of going there hides all of it. `hidden`: variances of the iterations after a change, of which a change slows
-        the first ones.
+        """Return the measurement variance of a look at each arm, [arms, LOOKS]; infinite where the cost of the switch
+        hides every iteration of the look. `hidden`: variances of the SLOWED iterations after a change.
         """
         lasts = np.array([[arm.lasts] for arm in arms], dtype=float)
         untold = lasts == 0
@@ -482,7 +481,7 @@ class Tuner:
 
 @cache
 def _quadrature() -> tuple[Array, Array]:
-    """Return points of the standard normal distribution and their weights."""
+    """Return points of the standard normal distribution, and their weights."""
     nodes = np.linspace(-MOST_NODE, MOST_NODE, NODES)
     weights = np.exp(-0.5 * nodes**2)
     return nodes, weights / weights.sum()

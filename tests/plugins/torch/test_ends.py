@@ -132,7 +132,7 @@ def test_after_a_death_the_program_gets_torchs_error_once_and_then_what_there_is
     assert all(set(json.loads(line.removeprefix("saved"))) <= {4, 5} for line in saved), survivor.log
     lost = [line for line in survivor.log.splitlines() if "rank 1 (127.0.0.1) was lost, in iteration" in line]
     assert 1 <= len(lost) <= 2, survivor.log  # a line for each model of which something was under way
-    assert all("the model is of step" in line for line in lost)
+    assert all("the model is at step" in line for line in lost)
     assert any(words in survivor.printed("again") for words in PEER), "training cannot go on"
 
 

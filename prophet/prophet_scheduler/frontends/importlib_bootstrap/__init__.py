@@ -1,8 +1,8 @@
 """Functions between a program and an engine's module: around the import of the module, or in place of its functions.
 
-Rule of this file: the name of its folder. When Python looks for the line that a warning is about, it passes over frames
-of its own importlib, and knows them by two parts of the file's name, "importlib" and "_bootstrap". A name that leads
-through this folder has both, and it still names the true file, so that a traceback shows its lines.
+Rule of this file: the name of its folder. When Python attributes a warning to a line, it skips frames of its own
+importlib, which it recognizes by two parts of the file name, "importlib" and "_bootstrap". A path through this folder
+has both, and still leads to the real file, so that tracebacks show its lines.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HERE = Path(__file__).resolve().parent
 
 
 def passed_over(function: F) -> F:
-    """Give torch's warnings the program's line, for a function between the program and torch."""
+    """Make torch's warnings skip `function`, which stands between program and torch, to show the program's line."""
     code: Any = function.__code__
     way = os.path.relpath(Path(code.co_filename).resolve(), _HERE)
     function.__code__ = code.replace(co_filename=f"{_HERE}/{way}")
@@ -31,7 +31,7 @@ def passed_over(function: F) -> F:
 
 
 class _Around(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finder and loader of one module in Python's source, around those that Python has for it."""
+    """Finder and loader of one Python module, wrapped around Python's own."""
 
     def __init__(self, name: str, run: Run) -> None:
         self._name = name
@@ -50,5 +50,5 @@ class _Around(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def around_import(name: str, run: Run) -> None:
-    """Have `run(module, execute)` execute the module of this name when it is imported. Nothing happens until then."""
+    """Have `run(module, execute)` execute the module of this name when it is imported; do nothing until then."""
     sys.meta_path.insert(0, _Around(name, run))

@@ -1,1 +1,1 @@
-"""PyTorch: gradients in an arena, updates as late as the next use of each parameter, and what counts as a use."""
+"""PyTorch: gradients in an arena, updates delayed until each parameter's next use, and detection of such uses."""

@@ -1,23 +1,23 @@
-"""Memory of a parameter or gradient read without a call of torch: by another process, NumPy or another library.
+"""Memory of a parameter or gradient that is accessed without calling torch: by another process, NumPy, or another
+library.
 
-Rule of this file: uses that references.py cannot see, because they call no function of torch. It notices that somebody
-holds the memory. Then the parameter's update must be made when step() returns, and so must the average in its `.grad`
-when backward returns, if the engine averages there.
+Rule of this file: uses invisible to references.py because they call no function of torch. This file detects that
+something else holds the memory. Then the parameter's update must be done when step() returns, and the average must be
+in `.grad` when backward returns, if the engine averages there.
 
-A program may also keep a storage object, which is written and read past torch's functions: Python's count of
-references tells.
+A program may also keep a storage object and access it without torch's functions; Python's reference count shows this.
 
 Other processes share a tensor's memory once multiprocessing has sent it or `share_memory_()` was called. NumPy and
-other libraries get the memory of CPU tensors only, by `numpy()`, `__dlpack__()` or `to_dlpack`, which this file
-watches. No mode of torch sees the last one, so the patch here counts it as a use. The storage's count of references
-tells if others still have the memory: torch counts one for the tensor and one for the object that asks. Nothing was
-watched before the first optimizer was wrapped, so a storage with more holders then counts as lent.
+other libraries only get the memory of CPU tensors, through `numpy()`, `__dlpack__()` or `to_dlpack`, which this file
+watches. No mode of torch sees `to_dlpack`, so the patch here counts it as a use. The storage's reference count shows
+whether others still have the memory: torch counts one for the tensor and one for the object that asks. Nothing is
+watched before the first optimizer is wrapped, so a storage with more holders at that time counts as lent.
 
-Memory that torch may not resize is of an array or a buffer of which a tensor was made, and may be used directly. So is
-the memory that NumPy had before the first optimizer was wrapped, as far as this file knows.
+Memory that torch may not resize belongs to an array or buffer from which the tensor was made, and may be accessed
+directly. So may memory that NumPy got before the first optimizer was wrapped, as far as this file knows.
 
-A gradient comes and goes. Where the program clears it in place, a lent one counts as lent as long as it is there: an
-array of NumPy keeps the tensor itself, and no other reference to its storage.
+Gradients come and go. If the program clears a lent gradient in place, it counts as lent as long as it exists: a NumPy
+array keeps the tensor itself, and no other reference to its storage.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from prophet_scheduler.frontends.torch.between import call_before
 
 _count_of: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
 _ALONE = 2
-"""References to a storage that nobody else holds: its tensor, and the storage object that asks."""
+"""Reference count of a storage that nothing else holds: the tensor, and the storage object that asks."""
 
 
 class Memory:
-    """Record of who holds the memory of one parameter."""
+    """Record of other holders of one parameter's memory."""
 
     def __init__(self) -> None:
         self.sent = False  # to another process
-        self.lent = False  # to NumPy or the like, which may have given it back
+        self.lent = False  # to NumPy or the like, which may have released it since
         self.foreign = False  # of an array or a buffer, which may have been used directly since
         self._key = 0
 
     def note(self, param: torch.Tensor) -> None:
-        """Remember where the parameter is now. Note it as lent if somebody else holds its memory already."""
+        """Remember where the parameter is now. Mark it as lent if something else already holds its memory."""
         if param.is_cpu:
             storage = param.untyped_storage()
             self._follow(storage)
             self.lent |= _held_by_others(storage._cdata)
 
     def exposed(self, storage: torch.UntypedStorage, is_cpu: bool) -> bool:
-        """True if somebody may read the parameter, whose storage this is, without being noticed."""
+        """Return True if something may read the parameter, which has this storage, without being noticed."""
         if not is_cpu:
             return self.sent
         key = storage._cdata
@@ -71,18 +71,18 @@ class Memory:
 
 
 def _held_by_others(key: int) -> bool:
-    """True if anything but its tensor holds the storage. The caller must hold a storage object of it."""
+    """Return True if anything but its tensor holds the storage. The caller must hold one storage object for it."""
     return _count_of is not None and _count_of(key) > _ALONE
 
 
 def is_held(tensor: torch.Tensor, tensors: int = 1) -> bool:
-    """True if anything may hold the tensor's memory besides `tensors` tensors."""
+    """Return True if anything but `tensors` tensors may hold the tensor's memory."""
     storage = tensor.untyped_storage()
     return _count_of is None or _count_of(storage._cdata) > _ALONE - 1 + tensors
 
 
 def is_kept(storage: torch.UntypedStorage) -> bool:
-    """True if anybody has this storage object besides one variable of the caller's."""
+    """Return True if anything but one variable of the caller holds this storage object."""
     return sys.getrefcount(storage) > _IN_ONE_VARIABLE
 
 
@@ -90,7 +90,7 @@ def _in_one_variable() -> int:
     def count(storage: torch.UntypedStorage) -> int:
         return sys.getrefcount(storage)
 
-    tensor = torch.empty(0, device="cpu")  # It may keep the object too, by torch's release.
+    tensor = torch.empty(0, device="cpu")  # Depending on torch's version, it may keep the object, too.
     storage = tensor.untyped_storage()
     return count(storage)
 
@@ -99,7 +99,7 @@ _IN_ONE_VARIABLE = _in_one_variable()
 
 
 def holders(place: Mapping[Any, Any], key: Any) -> int:
-    """Return the number of references to a value beside the one that `place` has."""
+    """Return the number of references to `place[key]`, not counting that of `place`."""
     return sys.getrefcount(place[key]) - _ONLY_THERE
 
 
@@ -108,17 +108,17 @@ _ONLY_THERE = holders({0: object()}, 0)
 
 
 _memories: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
-"""Memory of parameters on the CPU, by the key of the storage."""
+"""Memory of parameters on the CPU, by storage key."""
 _lent: dict[int, StorageWeakRef] = {}
-"""Other lent storages on the CPU, by key. No other storage gets the key as long as this reference is held."""
+"""Other lent storages on the CPU, by key. As long as this reference is held, no other storage gets the key."""
 _MOST_LENT = 1000
-"""Entries before a search for dead ones: a program that gives each batch to NumPy lends as many."""
+"""Number of entries that triggers a search for dead ones: a program may lend each of its batches to NumPy."""
 _most_lent = _MOST_LENT
 
 
 def is_unseen(storage: torch.UntypedStorage) -> bool:
-    """True if somebody may use this living storage, which is no parameter's, without being noticed. The caller has it
-    in one variable.
+    """Return True if something may use this living storage, which belongs to no parameter, without being noticed. The
+    caller holds it in one variable.
     """
     return sys.getrefcount(storage) > _IN_ONE_VARIABLE or storage._cdata in _lent or not storage.resizable()
 
@@ -128,7 +128,7 @@ def _note_lent(key: int, storage: torch.UntypedStorage) -> None:
     if key in _lent:
         return
     if len(_lent) >= _most_lent:
-        # Other threads lend as well, also while a list of its items is made, which may collect garbage.
+        # Other threads may lend at the same time. Even making a list of the items may run the garbage collector.
         for other, reference in _lent.copy().items():
             if reference.expired() and _lent.get(other) is reference:
                 _lent.pop(other, None)
@@ -137,7 +137,7 @@ def _note_lent(key: int, storage: torch.UntypedStorage) -> None:
 
 
 def install() -> None:
-    """Notice from now on when memory is lent. Without any parameter the patches only look into an empty table."""
+    """Notice lent memory from now on. Without watched parameters the patches only look into an empty table."""
     for name in ("numpy", "__dlpack__"):
         call_before(torch.Tensor, name, _before_lending)
     exporting = ("to_dlpack", torch), ("to_dlpack", torch.utils.dlpack), ("_to_dlpack", torch._C)

@@ -1,20 +1,20 @@
 """The arena: gradients one after another in memory, and the blocks in which they travel.
 
 Rule of this file: memory, blocks, and one round from gradients to averages. It knows parameters as tensors with a
-gradient, but no optimizer, no module and no engine. core/cut.py makes the blocks of a cut, the workers agree on the cut
-that holds, and an engine adds to `Arena` how a block travels.
+gradient, but no optimizer, module or engine. core/cut.py makes the blocks of a cut, the workers agree on the cut in
+force, and an engine's subclass of `Arena` defines how a block travels.
 
 Gradients of one kind lie in one buffer, in forward order, each as a view with its parameter's own strides. A block is a
-range of a buffer, and a tensor of its own for an engine: a slice of a large gradient, many small ones, or both.
-Backward copies a gradient to its place. A block leaves once all gradients with a part in it are there, and its average
-comes back to the same place. A parameter's update is due when all its blocks are back. Copying elements next to each
-other mixes none of them, and engines add and divide element by element, so the bits do not depend on the cut.
+range of a buffer: a slice of a large gradient, many small gradients, or both. An engine sees it as a tensor of its own.
+Backward copies each gradient to its place. A block is sent once all gradients with a part in it are ready, and its
+average arrives in the same place. A parameter's update is due when all its blocks are back. Blocks keep elements
+separate, and engines add and divide element by element, so the resulting bits do not depend on the cut.
 
-The buffer holds what travels. Where a job sends half precision, a gradient is rounded on its way in, and its average is
-converted back to the parameter's type on its way out. So the bytes to cut, learn and plan for are those of the wire.
+The buffer holds the data as sent. If a job sends half precision, a gradient is rounded on its way in, and its average
+is converted back to the parameter's type on its way out. So sizes to cut, learn and plan for are bytes on the wire.
 
-Recutting. Between two rounds, when nothing is in flight, the same memory can be seen as other blocks. A block is known
-by its range, and one that was in use before is the same object again.
+Recutting. Between two rounds, when nothing is in flight, the same memory can be divided into other blocks. A block is
+identified by its range; a range that was in use before gets the same block object again.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from prophet_scheduler.frontends.torch.life import END, STAGE, Life, Sight, Tran
 from prophet_scheduler.frontends.torch.streams import Event, Streams
 
 _FUSIBLE = (torch.float32, torch.float64)
-"""Types that may share a buffer. Parameters of half precision have buffers of their own."""
+"""Types that may share a buffer. Half-precision parameters have separate buffers."""
 
 
 def fusible_kind(param: torch.Tensor, dtype: torch.dtype) -> Hashable | None:
-    """Return the kind that prophet_scheduler.core.cut.blocks_of compares: gradients sent as one `dtype` from one device
-    may travel together.
+    """Return the kind for core/cut.py's blocks_of: gradients sent as the same `dtype` from the same device may travel
+    together; None for a gradient that must not.
 
-    So may gradients that are rounded for the wire: gloo, NCCL and BytePS's servers round a sum of halves to the
-    nearest, to even, at any offset.
+    Gradients rounded for the wire may also travel together: gloo, NCCL and BytePS's servers round a sum of halves to
+    nearest, ties to even, at any offset.
     """
     return (dtype, param.device) if param.dtype in _FUSIBLE else None
 
@@ -48,24 +48,24 @@ def fusible_kind(param: torch.Tensor, dtype: torch.dtype) -> Hashable | None:
 class Slot:
     """Gradient of one parameter: its place in the arena, and its state in this round.
 
-    - `rounds` (a GradientSource of ports.py) gathers the gradient and brings back its average; `owner` (an UpdateOwner)
-      makes the pending update, None before the first.
-    - `place`: position in forward order in the arena; `turn`: position in forward order among its owner's updates.
+    - `rounds` (a GradientSource of ports.py) sends the gradient and receives its average; `owner` (an UpdateOwner)
+      makes the pending update; None before the first.
+    - `place`: position in forward order in the arena. `turn`: position in forward order among its owner's updates.
     - `life`: its state (life.py). `sight`: the noticed use of the parameter since the last step. `eager`: its update
-      must not outlast step(), since a gradient came without a noticed use.
-    - `view`: its memory, where it is gathered and where its average arrives. `blocks`: those of the present cut with a
-      part of it.
-    - `group`: the parameter group whose hyper-parameters the pending update takes, None for no update.
-    - `position`: the parameter's place among all that the optimizer updates.
-    - `change`: what the program did to the gradient, still to be done to the average; None for nothing.
+      must not outlast step(), since a gradient arrived without a noticed use.
+    - `view`: its memory in the arena, for the gradient and later its average. `blocks`: blocks of the present cut with
+      a part of it.
+    - `group`: number of the parameter group with the pending update's hyper-parameters; None for no update.
+    - `position`: the parameter's index among all that the optimizer updates.
+    - `change`: the program's change to the gradient, yet to be applied to the average; None for no change.
     - `updated`: on devices with streams, the end of the last use of `view` by an update.
     - `watched`: state shared by all optimizers of this parameter (guards.py).
-    - `path`: a node of torch's that leads to the one that adds to `.grad`, and keeps it.
+    - `path`: an autograd node that leads to the node that adds to `.grad`, and keeps it alive.
     - `memory`: a tensor in the parameter's memory, once the program may drop the parameter while an update is pending.
     """
 
     partial = False
-    """True if each rank has a part of the parameter. Its update may communicate, unless it is by element."""
+    """True if each rank has a part of the parameter. Its update may communicate, unless it works by element."""
     view: torch.Tensor
     streams: Streams
 
@@ -92,12 +92,12 @@ class Slot:
 
     @property
     def accumulation(self) -> Any:
-        """Return torch's node that adds to `.grad`, or None once the program has dropped the module."""
+        """Autograd node that adds to `.grad`, or None once the program has dropped the module."""
         return self.path.next_functions[0][0] if self.path is not None else None
 
     @property
     def param(self) -> torch.Tensor:
-        """Return the parameter, or another tensor in its memory if the program dropped it and that is still needed."""
+        """The parameter, or another tensor in its memory if the program has dropped it and the memory is needed."""
         param = self._param if self._reference is None else self._reference()
         if param is None:
             assert self.memory is not None
@@ -106,7 +106,7 @@ class Slot:
 
     @property
     def title(self) -> str:
-        """Name in messages: with its module, where the process has several."""
+        """Name for messages, with its module if the process has several."""
         label = getattr(self.rounds, "label", "")
         return f"{self.name} of {label}" if label else self.name
 
@@ -116,17 +116,17 @@ class Slot:
         return self._reference is not None and self._reference() is None
 
     def let_go(self, reference: weakref.ref[torch.Tensor], memory: torch.Tensor | None) -> None:
-        """Let the program drop the parameter from now on. `memory` stays as long as an update is to come."""
+        """Let the program drop the parameter from now on. `memory` is kept as long as an update is pending."""
         self.memory = memory
         self._reference, self._param = reference, None
 
     def let_memory_go(self) -> None:
-        """Free the memory, once nothing is to come and no gradient. Slots refer to each other by blocks and owner."""
+        """Free the memory, once no gradient, average or update is to come. Blocks and owner link slots in cycles."""
         self.blocks, self.owner, self.memory = (), None, None
         vars(self).pop("view", None)
 
     def hook(self, name: str) -> Callable[..., None]:
-        """Return a hook that calls this method of `rounds` with the slot and the hook's arguments.
+        """Return a hook that calls the method `name` of `rounds` with the slot and the hook's arguments.
 
         The garbage collector does not see such hooks, so they must not keep the rounds alive.
         """
@@ -138,16 +138,16 @@ class Slot:
                 with references.at_work():
                     getattr(slot.rounds, name)(slot, *gradients)
 
-        # Pickling a parameter leaves it out, without a warning.
+        # Pickling a parameter then omits the hook without a warning.
         unserializable_hook(hook)  # type: ignore[no-untyped-call]
         return hook
 
     def attend(self) -> tuple[Any, Any]:
-        """Have `rounds` called when a gradient comes and when it is in `.grad`. Returns the handles of the two hooks.
+        """Have `rounds` called when a gradient arrives and when it is in `.grad`. Return the handles of the two hooks.
 
         Both are hooks of the node that adds to `.grad`: they run after all hooks of the tensor, which may change the
-        gradient and which the program may remove. Nobody else keeps the node. If Python alone kept it, each forward
-        pass would wait for Python's lock with a mutex of torch's in hand, and a fork would copy the mutex so.
+        gradient and which the program may remove. Nothing else keeps the node alive. If Python kept it directly, each
+        forward pass would wait for the GIL while holding a mutex of torch, and a fork would copy the locked mutex.
         """
         param: Any = self.param
         with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
@@ -156,15 +156,15 @@ class Slot:
         return comes, self.accumulation.register_hook(self.hook("_gradient_ready"))
 
     def version_of(self, grad: torch.Tensor) -> int:
-        """Return a number that another write to the gradient changes."""
+        """Return a number that changes with each write to the gradient."""
         return grad._version
 
     def see(self, grad: torch.Tensor | None) -> None:
-        """Remember the gradient as the program is to find it."""
+        """Remember the gradient in the state in which the program should find it."""
         self.seen = None if grad is None else (weakref.ref(grad), self.version_of(grad))
 
     def keep_memory(self) -> None:
-        """Put the gradient into the last one's memory if the program still has that one, as torch does in a bucket."""
+        """Reuse the last gradient's tensor if the program still holds it, as torch does in a bucket."""
         last = self.seen[0]() if self.seen is not None else None
         grad = self.param.grad
         if last is None or grad is None or last is grad or grad.requires_grad or last.requires_grad:
@@ -174,7 +174,7 @@ class Slot:
         self.param.grad = last
 
     def grad_unchanged(self) -> bool:
-        """True while the program has neither cleared nor written the staged gradient."""
+        """Return True while the program has neither cleared nor written the staged gradient."""
         grad = self.param.grad
         if grad is None or self.seen is None:
             return False
@@ -182,7 +182,7 @@ class Slot:
         return reference() is grad and version == self.version_of(grad)
 
     def sent(self) -> torch.Tensor | None:
-        """Return the staged gradient, wherever the program has put it. None if it is gone or was written to."""
+        """Return the staged gradient, wherever the program has put it; None if it is gone or was written to."""
         if self.seen is None:
             return None
         reference, version = self.seen
@@ -190,22 +190,22 @@ class Slot:
         return grad if grad is not None and version == self.version_of(grad) else None
 
     def ends(self) -> Iterator[Event]:
-        """Return the ends of its blocks' last transfers, on an engine that marks them. Call it after arrival."""
+        """Return the ends of its blocks' last transfers, on an engine that marks them. Call this after arrival."""
         return (block.end for block in self.blocks)
 
     def expect(self) -> None:
-        """Expect the average in the present `.grad`, once backward has returned, whatever the program or a hook did to
-        it.
+        """Expect the average in the present `.grad`, once backward has returned, no matter what the program or a hook
+        did to it.
         """
         if not self.grad_unchanged():
-            if self.param.grad is None:  # backward reported the gradient but none came, which counts as zeros
+            if self.param.grad is None:  # backward reported the gradient but gave none, which counts as zeros
                 self.param.grad = torch.zeros_like(self.view, dtype=self.param.dtype)
             self.see(self.param.grad)
 
     def part(self) -> None:
-        """Give the gradient a version count of its own: views in memory shared with another parameter's count together.
+        """Give the gradient its own version counter, since views of memory shared with another parameter share one.
 
-        A write to the other one is then none to it.
+        Then a write to the other gradient does not count as a write to this one.
         """
         grad = self.param.grad
         if grad is not None and self.life.due and self.grad_unchanged():
@@ -215,8 +215,8 @@ class Slot:
                 slot.see(self.param.grad)
 
     def average(self) -> torch.Tensor:
-        """Return the average in the parameter's own type: `view` itself, or a copy where a smaller type travels. What
-        the program did to the gradient is done to it, to `view` once a round.
+        """Return the average in the parameter's own type: `view` itself, or a copy if a smaller type travels. Applies
+        the program's change to the gradient, to `view` only once a round.
         """
         average = self.view.to(self.param.dtype)
         if self.change is not None:
@@ -227,9 +227,9 @@ class Slot:
         return average
 
     def put_in_grad(self) -> None:
-        """Put the arrived average into the parameter's `.grad`: a new tensor if it has none.
+        """Put the arrived average into the parameter's `.grad`, in a new tensor if it is None.
 
-        In torch.no_grad(), where nothing watches the program. For a gradient that was sent use `bring_home`.
+        Call this in torch.no_grad(), where nothing watches the program. For a staged gradient use `bring_home`.
         """
         self.streams.before_average(self.ends())
         average = self.average()
@@ -241,31 +241,31 @@ class Slot:
         self.updated = self.streams.mark()
 
     def bring_home(self, average: torch.Tensor | None = None) -> None:
-        """Copy the average, as a step has left it if one has, to the staged gradient. In torch.no_grad()."""
+        """Copy the average, or `average` as left by a step, to the staged gradient. Call this in torch.no_grad()."""
         grad = self.sent()
         if grad is not None:
-            if grad.requires_grad:  # The average's graph is this worker's part of it.
+            if grad.requires_grad:  # The graph of the average is this worker's share of it.
                 with torch.enable_grad():
                     grad.mul_(1.0 / self.rounds.ranks)
             grad.copy_(self.average() if average is None else average)
             self.see(grad)
 
     def comes(self) -> None:
-        """Note that its next gradient comes, or may not: a use of the parameter before the update is late now."""
+        """Note that the next gradient arrives: if no use was noticed before the pending update, it is late now."""
         if self.life.pending and self.sight is Sight.UNSEEN:
             self.sight = Sight.LATE
 
     def grad_as_seen(self) -> bool:
-        """True while `.grad` is as the last step left it, which may be None."""
+        """Return True while `.grad` is as the last step left it, which may be None."""
         return self.grad_unchanged() or (self.param.grad is None and self.seen is None)
 
 
 class ArenaBlock:
-    """Range of one buffer: travels as one tensor.
+    """Range of one buffer that travels as one tensor.
 
-    `id` is its place in forward order, lower for the more urgent. `slots` are the gradients with a part in it.
-    `missing` counts those not there yet in this round. `flight`: the engine's handle, from when the block leaves until
-    it is known to be back. `end`: where the engine works on a device's streams, the end of its last transfer there.
+    `id`: its place in forward order; lower is more urgent. `slots`: the gradients with a part in it. `missing`: number
+    of these that are not ready yet in this round. `flight`: the engine's handle, from sending until the block is known
+    to be back. `end`: on an engine that uses a device's streams, the end of its last transfer.
     """
 
     def __init__(self, data: torch.Tensor, slots: tuple[Slot, ...]) -> None:
@@ -278,13 +278,13 @@ class ArenaBlock:
         self.end: Event = None
 
     def open(self) -> None:
-        """Begin the next round: no gradient is there."""
+        """Begin the next round, with no gradient ready."""
         self.missing = len(self.slots)
         self.copies = []
 
 
 def travelling_bytes(slots: Sequence[Slot], half: torch.dtype | None = None) -> list[int]:
-    """Return the bytes of each gradient on the wire. `half` is the type to round to, None for no rounding."""
+    """Return the bytes of each gradient on the wire. `half`: the type to round to; None for no rounding."""
     return [slot.param.numel() * _travels_in(slot.param, half).itemsize for slot in slots]
 
 
@@ -301,7 +301,7 @@ class _Buffer:
         self.data = torch.zeros(count, dtype=dtype, device=first.device, pin_memory=pinned and first.is_cpu)
         self.item_bytes = self.data.element_size()
         self.starts: dict[int, int] = {}
-        """Start of each slot's gradient in the buffer, in elements, by the slot's place."""
+        """Start of each slot's gradient in the buffer, in elements, by place."""
         offset = 0
         made = slots[0].streams.mark()
         for slot in slots:
@@ -313,20 +313,20 @@ class _Buffer:
 
 
 class Arena:
-    """Gradients, and the blocks of the cut in force. An engine's subclass says how blocks travel (`_accept` to
+    """Gradients, and the blocks of the cut in force. An engine's subclass defines how blocks travel (`_accept` to
     `_back`).
 
-    `slots` are in forward order. Without `fusion` each gradient is of its own kind. `streams(device)` gives a device's
-    streams. Make it when the parameters are where they will be trained. `half`, if given, is the type all gradients are
-    rounded to on their way in, and `sizes` are their bytes on the wire. `first_id` is the first block's id. Gradients
-    are multiplied by `scale` before rounding and divided by `divisor` after it; None for neither. With `bundles` each
-    of them, and nothing else, has memory of its own: gradients by place, in the order in which they lie there.
+    Create it when the parameters are where they will be trained. `slots`: in forward order. `fusion`: if False, each
+    gradient has its own kind. `streams(device)`: returns a device's streams. `half`: the type to which all gradients
+    are rounded on their way in; None for no rounding. `sizes`: bytes of the gradients on the wire. `first_id`: the
+    first block's id. Gradients are multiplied by `scale` before rounding and divided by `divisor` after it, unless
+    None. `bundles`: if given, each has its own memory; a bundle lists gradients by place, in the order in memory.
     """
 
     scale: float | None = None
     divisor: int | None = None
     graphs = False
-    """True if gradients may be part of a graph."""
+    """True if gradients may be part of an autograd graph."""
 
     def __init__(
         self,
@@ -365,32 +365,32 @@ class Arena:
     # The engine's part.
 
     def _block(self, data: torch.Tensor, slots: tuple[Slot, ...]) -> ArenaBlock:
-        """Make a block that did not exist before."""
+        """Create a new block."""
         return ArenaBlock(data, slots)
 
     def _accept(self, new: Sequence[ArenaBlock]) -> bool:
-        """True if these new blocks may travel from now on."""
+        """Return True if these new blocks may travel from now on."""
         return True
 
     def _send(self, block: ArenaBlock) -> Any:
-        """Send a complete block. Returns its handle, not None."""
+        """Send a complete block. Return its handle, which must not be None."""
         raise NotImplementedError
 
     def _back(self, block: ArenaBlock) -> bool:
-        """True if a sent block is back. Not asked again once it is."""
+        """Return True if a sent block is back. Not called again after that."""
         raise NotImplementedError
 
     # Common to all engines.
 
     def recut(self, cut: Cut) -> bool:
-        """Use the blocks of this cut from now on. False, with nothing changed, if they may not travel.
+        """Use the blocks of this cut from now on. Return False, with nothing changed, if they may not travel.
 
         Raises RuntimeError while anything is staged or in flight.
         """
         if life.validating:
             self.validate()
         if any(block.flight is not None or block.missing < len(block.slots) for block in self.blocks):
-            raise RuntimeError("blocks are cut anew while some are on their way")
+            raise RuntimeError("blocks are recut while some are in flight")
         blocks: list[ArenaBlock] = []
         new: dict[tuple[int, int, int], ArenaBlock] = {}
         for wanted in blocks_of(self.sizes, self.kinds, cut):
@@ -416,23 +416,23 @@ class Arena:
         return True
 
     def new_blocks(self, cut: Cut) -> int:
-        """Return the number of blocks of this cut that were never in use."""
+        """Return the number of blocks of this cut that have never been in use."""
         return sum(self._range(block) not in self._known for block in blocks_of(self.sizes, self.kinds, cut))
 
     def _range(self, block: Block) -> tuple[int, int, int]:
-        """Return the block's place in memory: a gradient of its buffer, and its first and last element (exclusive)."""
+        """Return the block's place in memory: a gradient in its buffer, its first element, and the element after it."""
         first = block.pieces[0].gradient
         buffer = self._buffers[first]
         start = min(buffer.starts[piece.gradient] + piece.start // buffer.item_bytes for piece in block.pieces)
-        # Two buffers share no gradient, so the first one identifies its buffer.
+        # Buffers share no gradients, so the first gradient identifies the buffer.
         return first, start, start + block.size_bytes // buffer.item_bytes
 
     def stage(self, slot: Slot, how: Transition = STAGE) -> bool:
-        """Copy the parameter's gradient (zeros if it has none) to its place, and send blocks that are complete.
+        """Copy the parameter's gradient (zeros if it has none) to its place, and send the blocks that this completes.
 
-        `how` is STAGE or PROMISE. Returns True if the gradient is a part of a graph (create_graph).
+        `how` is STAGE or PROMISE. Return True if the gradient is part of an autograd graph (create_graph).
         """
-        # The update that read the last average here comes first.
+        # First wait for the update that reads the last average here.
         slot.streams.follow(slot.updated)
         seen = grad = slot.param.grad
         in_graph = grad is not None and grad.requires_grad
@@ -442,8 +442,8 @@ class Arena:
         if grad is not None and in_graph:
             grad = grad.detach()
         if slot.life.pending or any(block.flight is not None for block in slot.blocks):
-            raise RuntimeError(f"the gradient of {slot.name} is there again before its last average was used")
-        with references.unhandled():  # No mode of the program sees or changes what torch's reducer does here.
+            raise RuntimeError(f"the gradient of {slot.name} arrived again before its last average was used")
+        with references.unhandled():  # torch's reducer does this unseen by the program's modes.
             if grad is None:
                 slot.view.zero_()
             elif self.scale is None:
@@ -465,7 +465,7 @@ class Arena:
         return in_graph
 
     def arrived(self, slot: Slot) -> bool:
-        """True if all blocks of the last round with a part of the gradient are back."""
+        """Return True if all of the last round's blocks with a part of the gradient are back."""
         for block in slot.blocks:
             if block.flight is not None:
                 if not self._back(block):
@@ -474,7 +474,7 @@ class Arena:
         return True
 
     def next_round(self) -> None:
-        """End the round, and open the next one."""
+        """End the round and open the next."""
         if life.validating:
             self.validate()
         for block in self.blocks:
@@ -484,7 +484,7 @@ class Arena:
             slot.sight = Sight.UNSEEN
 
     def validate(self) -> None:
-        """Check that blocks are as full as their gradients' states say, and that what is at home is back."""
+        """Check that blocks match their gradients' states, and that no HOME gradient has blocks in flight."""
         for block in self.blocks:
             missing = [slot.name for slot in block.slots if not slot.life.staged]
             assert block.missing == len(missing), (block.id, block.missing, missing)
@@ -493,7 +493,7 @@ class Arena:
             assert slot.life is not Life.HOME or all(block.flight is None for block in slot.blocks), slot.name
 
     def restart(self) -> None:
-        """Forget all blocks: the workers begin anew, and some have never had any. `recut` must follow."""
+        """Forget all blocks, since the workers restart and some are new. `recut` must follow."""
         self.cut, self.blocks = None, []
         self._known = {}
         for slot in self.slots:

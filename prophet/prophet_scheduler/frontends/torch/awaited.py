@@ -1,11 +1,11 @@
-"""Gradients averaged while nobody waits: backward returns, and each `.grad` of the module awaits its average.
+"""Gradients averaged in the background: backward returns, and each `.grad` of the module awaits its average.
 
-Rule of this file: when averages are in `.grad`, whichever engine brings them. The engine's front end knows when
-gradients leave, and what a round is. updates.py makes late updates, steps.py knows in which step(), and guards.py
-notices who looks at a gradient.
+Rule of this file: when averages are put in `.grad`, on any engine. The engine's front end decides when gradients are
+sent, and what a round is. updates.py makes late updates, steps.py assigns them to a step(), and guards.py detects
+accesses to a gradient.
 
-An engine whose wrapper of a module waits at the end of backward has rounds of this kind. Whoever looks at a `.grad`
-meanwhile waits for that one. step() passes it on to an update made when the parameter is next used.
+Rounds of this kind are for engines whose module wrapper would wait at the end of backward. A program that accesses a
+`.grad` in the meantime waits for that one. step() hands the average to an update, made at the parameter's next use.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from prophet_scheduler.frontends.torch.probation import Probation
 from prophet_scheduler.frontends.torch.updates import Abandoned, AverageSource, LongWait
 
 WAIT_LIMIT_S = 0.05
-"""Longest sleep in seconds between two looks at something whose end is announced."""
+"""Maximum sleep in seconds between two checks for an event that is also announced."""
 
 logger = logging.getLogger("prophet_scheduler")
 _living: weakref.WeakSet[AwaitedRounds] = weakref.WeakSet()
 _before: list[Callable[[Sequence[Any]], None]] = []
 _running: set[int] = set()
-"""Threads in which Python has begun a backward pass that has not returned."""
+"""Threads with a backward pass begun by Python that has not returned."""
 _installed = False
 _looked_at_within = False
-"""True if an engine makes `.grad` within backward, so that the program may look there."""
+"""True if an engine makes `.grad` within backward, so that the program may access it there."""
 
 
 class AwaitedRounds(AverageSource):
-    """Rounds of one module. `named` are the averaged parameters in forward order; `number` counts the process's
-    modules.
+    """Rounds of one module. `named`: the averaged parameters in forward order. `number`: the module's number in the
+    process.
 
-    An engine adds `_gradient_ready` and what an AverageSource has.
+    An engine adds `_gradient_ready` and the methods of an AverageSource.
     """
 
     label = ""
@@ -60,27 +60,27 @@ class AwaitedRounds(AverageSource):
         self._slots = [self.slot_type(self, name, param, place) for place, (name, param) in enumerate(named)]
         self._lock = free_in_forks(threading.RLock())
         self._fresh = False
-        """True if gradients have left since backward last returned."""
+        """True if gradients have been sent since backward last returned."""
         self._probation = Probation()
         self._out_of_sight = False
-        """True if the program uses parameters and gradients in a way that cannot be noticed."""
+        """True if the program uses parameters and gradients in a way that cannot be detected."""
         self._outlasted = False
         """True if an update of the last round outlasted its step(), or would have without the probation."""
         self._hooks: list[Any] = []
         self.end_hooks: list[Any] = []
         self._forward_thread: int | None = None
-        """Thread that sees uses of gradients; backward may run in another."""
+        """Thread in which uses of gradients are detected; backward may run in another."""
         self._told = False
-        """True if the program has had an error for averages that never came, here or elsewhere, since this object
-        exists."""
+        """True if, during this object's life, the program has had an error for averages that never arrived, here or
+        elsewhere."""
         self._held: Any = None
-        """Parameters once more, out of Python's sight. torch refuses to swap a tensor that others hold so."""
+        """Second reference to the parameters, outside Python: torch refuses to swap a tensor held in this way."""
         self._is_dropped = False
         self._graphs: list[Slot] = []
-        """Gradients that are part of a graph, since the last round ended."""
+        """Gradients since the end of the last round that are part of an autograd graph."""
 
     def watch(self) -> None:
-        """Receive the gradients that backward makes from now on. Call it once everything they need is there."""
+        """Receive the gradients that backward makes from now on. Call this once everything is set up for them."""
         self._attend()
         for slot in self._slots:
             for hooks, handle in zip((self._hooks, self.end_hooks), slot.attend(), strict=True):
@@ -88,7 +88,7 @@ class AwaitedRounds(AverageSource):
         self._held = torch._C.ScriptList([slot.param for slot in self._slots])
 
     def _attend(self) -> None:
-        """Notice the end of each backward pass and every use of parameters and gradients from now on."""
+        """Detect the end of each backward pass and every use of parameters and gradients from now on."""
         watch_backward()
         clipping.install()
         _living.add(self)
@@ -99,14 +99,14 @@ class AwaitedRounds(AverageSource):
             slot.watched.memory.note(slot.param)
 
     def _leave(self) -> None:
-        """Receive no more gradients."""
+        """Stop receiving gradients."""
         for hook in self.end_hooks:
             hook.remove()
         self._held = None
 
     @property
     def slots(self) -> Sequence[Slot]:
-        """Gradients' slots in forward order."""
+        """Slots of the gradients, in forward order."""
         return self._slots
 
     @property
@@ -116,12 +116,12 @@ class AwaitedRounds(AverageSource):
 
     @property
     def learning(self) -> bool:
-        """True if it waits only until the way the program reaches its parameters is known."""
+        """True if step() waits only until it is known how the program reaches its parameters."""
         return self._probation.under_way
 
     @property
     def wanted_whole(self) -> bool:
-        """True if the program looks at all averages before it uses any, as far as is known."""
+        """True if the program is known to access all averages before it uses any."""
         return False
 
     # The engine's part.
@@ -133,18 +133,18 @@ class AwaitedRounds(AverageSource):
 
     @property
     def failed(self) -> bool:
-        """True if no average will come any more because a peer is gone."""
+        """True if no more averages will arrive because a peer is gone."""
         return False
 
     def _loss(self) -> str:
-        """Say why, and name the lost peer where it is known."""
+        """Return a phrase with the reason of the failure, and the lost peer if known."""
         raise NotImplementedError
 
     def norms(self, slots: Sequence[Slot], order: float) -> torch.Tensor | None:
-        """Return the norms of this order of these awaited averages, shape [slots], as torch would compute each: bit for
-        bit if sums are the same in any order.
+        """Return the norms of this order of these awaited averages, shape [slots], as torch would compute each:
+        bit-identical if sums are the same in any order.
 
-        None where only a rank with all averages can tell. Waits for norms, and for no average.
+        None if only a rank with all averages can compute them. Waits for norms, but for no average.
         """
         return None
 
@@ -181,23 +181,23 @@ class AwaitedRounds(AverageSource):
             self.validate()
 
     def validate(self) -> None:
-        """Check, outside of a backward pass, that whoever looks at an awaited average is noticed."""
+        """Check, outside of a backward pass, that accesses to awaited averages will be detected."""
         with references.at_work():
             for slot in self._slots:
                 assert not slot.life.due or torch_guards.is_noticed(slot), (slot.name, slot.life)
 
     def in_torch_order(self, slots: set[Slot]) -> list[Slot]:
-        """Return the slots in the order in which the engine alone would copy averages to their `.grad`."""
+        """Return the slots in the order in which the engine without Prophet would copy averages to `.grad`."""
         return [slot for slot in self._slots if slot in slots]
 
     def _gathered(self) -> None:
-        """Note that it has made gradients of this module."""
+        """Note that the backward pass has made gradients of this module."""
 
     def _nothing_came(self) -> None:
-        """Note that it has made none."""
+        """Note that the backward pass has made no gradients of this module."""
 
     def _left(self, slot: Slot, in_graph: bool) -> None:
-        """Note that a gradient has left, which may be a part of a graph."""
+        """Note that a gradient was sent; `in_graph` if it is part of an autograd graph."""
         if in_graph:
             self._graphs.append(slot)
         if self._fresh:
@@ -205,30 +205,30 @@ class AwaitedRounds(AverageSource):
         self._fresh = True
         begun = threading.get_ident() in _running if slot.param.is_cpu else _running
         if not begun and references.in_backward():
-            warn_once("code out of Python's sight runs backward passes, which wait for their averages from now on")
+            warn_once("backward passes run outside Python's sight; from now on they wait for their averages")
             self.keep_barrier()
             engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
             engine.queue_callback(self.backward_ends)
 
     def _lacks(self, slot: Slot, gradients: Sequence[torch.Tensor | None]) -> None:
-        """Handle a gradient whose `.grad` is None though it is said to have come. RuntimeError if it went elsewhere."""
+        """Handle a gradient reported as ready whose `.grad` is None. Raises RuntimeError if it went elsewhere."""
         if gradients[0] is None or not slot.param.requires_grad:
-            return  # An autograd function returned None, or it was frozen after forward: that counts as zeros.
+            return  # An autograd function returned None, or the parameter was frozen after forward: counts as zeros.
         if not slot.param._post_accumulate_grad_hooks:  # type: ignore[attr-defined]
             raise RuntimeError(
-                f"the gradient of {slot.name} did not come to its .grad, as with distributed autograd: Prophet cannot "
-                "average it. Train without Prophet"
+                f"the gradient of {slot.name} did not arrive in its .grad, as with distributed autograd: Prophet "
+                "cannot average it. Train without Prophet"
             )
         warn_once(f"a hook of the program took away the gradient of {slot.name}, so zeros are averaged in its place")
 
     def _gradient_comes(self, slot: Slot, *_gradient: Any) -> None:
-        """Put the last round's average into `.grad`, before backward adds a new gradient to it."""
+        """Put the last round's average into `.grad` before backward adds a new gradient to it."""
         if slot.life.to_come:
             slot.comes()
             self._bring_home(slot)
 
     def _bring_home(self, slot: Slot) -> None:
-        """Make the last round's pending update, or settle its average."""
+        """Make the pending update of the last round, or settle the awaited average."""
         if slot.life.pending:
             slot.owner.finish([slot])
         elif slot.life.awaited:
@@ -237,8 +237,8 @@ class AwaitedRounds(AverageSource):
     # Averages on their way back.
 
     def settle(self, slots: Iterable[Slot]) -> None:
-        """Wait until `.grad` of these slots holds the average. Gradients of an open round stay this rank's own, as in
-        torch: a later backward pass makes the rest.
+        """Wait until `.grad` of these slots holds the average. Gradients of an open round remain this rank's own, as in
+        torch: a later backward pass completes the round.
         """
         with self._lock, references.at_work(), torch.no_grad(), contextlib.suppress(Abandoned):
             due = [slot for slot in slots if slot.life.due]
@@ -256,8 +256,8 @@ class AwaitedRounds(AverageSource):
             self.let_go()
 
     def let_go(self) -> None:
-        """Stop watching where no average is under way to a `.grad`."""
-        # Who looks at all of them, one after another, begins with the first.
+        """Stop watching once no `.grad` awaits an average."""
+        # Reversed, since a program that accesses all gradients begins with the first.
         if not any(slot.life.awaited for slot in reversed(self._slots)):
             torch_guards.release(self)
             self.end()
@@ -265,15 +265,15 @@ class AwaitedRounds(AverageSource):
     def _land(self, slots: Sequence[Slot]) -> None:
         with references.unhandled():
             for slot in slots:
-                if slot.life is AWAITED:  # While another was awaited, a signal's handler may have looked at this one.
+                if slot.life is AWAITED:  # During a wait, a signal handler may have accessed it.
                     slot.streams.before_average(slot.ends())
                     slot.bring_home()
                     move((slot,), LAND)
                     slot.updated = slot.streams.mark()
 
     def _land_meanwhile(self) -> bool:
-        """Copy landed averages to their `.grad` while another is awaited, up to the first that has not landed. True if
-        any has. Nobody has asked for these yet, so they stay awaited.
+        """During a wait, copy landed averages to their `.grad`, up to the first that has not landed. Return True if any
+        has. These remain awaited, since nobody has asked for them yet.
         """
         landed: list[Slot] = []
         for slot in reversed(self._slots):  # mostly the order of generation
@@ -286,7 +286,7 @@ class AwaitedRounds(AverageSource):
         return bool(landed)
 
     def flush(self, patience_s: float | None = None) -> bool:
-        """Settle every average under way to a `.grad`, and make every update of these parameters."""
+        """Settle every awaited average, and make every pending update of these parameters."""
         whole = True
         for owner in {slot.owner for slot in self._slots if slot.life.pending}:
             whole = owner.flush(patience_s) and whole
@@ -294,8 +294,8 @@ class AwaitedRounds(AverageSource):
         return whole
 
     def abandon(self) -> bool:
-        """Give up after a peer is gone: its modules keep their parameters and gradients as they are, and nobody waits.
-        Returns True if the program has already had an error for it.
+        """Give up after the loss of a peer: failed modules keep their parameters and gradients as they are, and nothing
+        waits for them. Return True if the program has already had an error for it.
         """
         told = self._told
         for rounds in list(_living):
@@ -308,9 +308,9 @@ class AwaitedRounds(AverageSource):
         pending = [slot for slot in self._slots if slot.life.pending]
         if not pending and not any(slot.life.awaited for slot in self._slots):
             return
-        model = f"the model is of step {self.iteration - 1}"
+        model = f"the model is at step {self.iteration - 1}"
         if 0 < len(pending) < len(self._slots):
-            model += f", but {len(self._slots) - len(pending)} of its {len(self._slots)} parameters of the next one"
+            model += f", but {len(self._slots) - len(pending)} of its {len(self._slots)} parameters at the next one"
         where = f"iteration {self.iteration} of {self.label or 'a module'}"
         to_come = (slot for slot in self._slots if slot.life.to_come and not self.arrived(slot))
         if first := next(to_come, None):
@@ -321,13 +321,13 @@ class AwaitedRounds(AverageSource):
         self.forget(self._slots)
 
     def forget(self, slots: Iterable[Slot]) -> None:
-        """Expect no averages for these gradients: they are unreachable, or a peer is gone."""
+        """Expect no more averages for these gradients: they are unreachable, or a peer is gone."""
         move(slots, FORGET)
         self.let_go()
 
     def dropped(self) -> None:
-        """Handle a module that the program has dropped. Whatever else it holds of it is served as before and kept no
-        longer. Waits for nothing.
+        """Handle a module that the program has dropped, without waiting. Any parts that the program still holds work as
+        before, but this object no longer keeps them alive.
         """
         for slot in self._slots:
             slot.path = None
@@ -336,7 +336,7 @@ class AwaitedRounds(AverageSource):
         self.end()
 
     def end(self) -> None:
-        """Free memory now if the module is gone and nothing is to come: garbage is collected seldom."""
+        """Free memory now if the module is dropped and nothing is to come: garbage collection is infrequent."""
         if self._is_dropped and not any(slot.life.to_come for slot in self._slots):
             torch_guards.unwatch(self, self._slots)
             for slot in self._slots:
@@ -344,22 +344,22 @@ class AwaitedRounds(AverageSource):
             self._slots = []
 
     def keep_barrier(self) -> None:
-        """Keep every update within its step(), and every average within its backward pass, from now on."""
+        """From now on, finish every update within its step() and every average within its backward pass."""
         self._out_of_sight = True
         self.wait_in_step()
 
     def wait_in_step(self) -> None:
-        """Keep every update within its step(), from now on."""
+        """From now on, finish every update within its step()."""
         self._probation.for_good()
         torch_guards.learned(self)
         for owner in {slot.owner for slot in self._slots if slot.life.pending}:
             owner.flush()
 
     def before_compilation(self) -> None:
-        """Prepare for torch.compile to make code of a module of the program. These hooks are on parameters alone."""
+        """Prepare for compilation of a module of the program: nothing to do, since hooks are on parameters only."""
 
     def stepped(self) -> None:
-        """Note that an optimizer of these parameters has stepped and made some updates late."""
+        """Note that an optimizer of these parameters has stepped with some late updates."""
         for slot in self._slots:
             slot.sight = Sight.UNSEEN
         self._outlasted |= self.learning or any(slot.life.pending for slot in self._slots)
@@ -367,7 +367,7 @@ class AwaitedRounds(AverageSource):
         torch_guards.note_uses(self, self._probation.watches)
 
     def _iterated(self) -> bool:
-        """Note that the next iteration has begun. True if nothing of the last one was still to come."""
+        """Note that the next iteration has begun. Return True if nothing of the last one was still to come."""
         waited = not self._outlasted and not any(slot.life.awaited for slot in self._slots)
         self._outlasted = False
         if waited:
@@ -386,8 +386,8 @@ class AwaitedRounds(AverageSource):
 
 
 def watch_backward(within: bool = False) -> None:
-    """Tell rounds when a backward pass has returned, however the program got torch's functions. `within`: watch what
-    the program looks at before that, too.
+    """Notify rounds when a backward pass has returned, however the program called it. `within`: also watch accesses by
+    the program before that.
     """
     global _installed, _looked_at_within
     _looked_at_within |= within
@@ -420,7 +420,7 @@ def watch_backward(within: bool = False) -> None:
 
 
 def _overlapping(slots: Sequence[Slot]) -> set[Slot]:
-    """Return those whose gradients have elements in common. In these the average that is copied last stays."""
+    """Return those whose gradients share elements. In shared elements the average that is copied last remains."""
     spans: list[tuple[int, int, Slot]] = []
     for slot in slots:
         gradient = slot.sent()
@@ -439,7 +439,7 @@ def _overlapping(slots: Sequence[Slot]) -> set[Slot]:
 
 
 def before_backward(tell: Callable[[Sequence[Any]], None]) -> Callable[[], None]:
-    """Pass the roots of each outermost backward pass to `tell` before it runs. The returned function ends that."""
+    """Pass the roots of each outermost backward pass to `tell` before it runs. Return a function to end this."""
     watch_backward()
     _before.append(tell)
 

@@ -1,7 +1,7 @@
-"""Functions of torch that call something of Prophet's first.
+"""Functions of torch that call a function of Prophet first.
 
-Rule of this file: how such a function is made, so that a warning and a traceback have the program's line. Its callers
-decide what comes first.
+Rule of this file: how to wrap a function so that warnings and tracebacks still show the program's line. The callers
+decide what to call first.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from prophet_scheduler.frontends.torch import compiled, references
 
 
 def call_before(holder: Any, name: str, first: Callable[..., object]) -> None:
-    """Make each call of `holder.name` call `first` before, with the same arguments, if `holder` has that name."""
+    """Make each call of `holder.name`, if it exists, call `first` beforehand with the same arguments."""
     original = getattr(holder, name, None)
     if original is not None:
         both = after(first, original)
-        # What Python makes of no function is bound to an object only so, and torch.compile hashes what modules have.
+        # Only this binds a callable that is no Python function to an object, and keeps it hashable for torch.compile.
         is_method = isinstance(holder, type) and not isinstance(both, types.FunctionType)
         setattr(holder, name, method(both) if is_method else both)
 
 
 def after(first: Callable[..., object], original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls `first`, unless torch.compile traces it, and then `original`. It is no method."""
+    """Return a function, not a method, that calls `first`, unless torch.compile traces it, and then `original`."""
 
     def unless_traced(*args: Any, **kwargs: Any) -> None:
         if not torch.compiler.is_compiling():
             first(*args, **kwargs)
 
     if not isinstance(original, types.FunctionType):
-        # C++ warns of the innermost frame of Python's, so there is none of ours.
+        # Warnings from C++ show the innermost Python frame, so it must not be one of ours.
         return functools.update_wrapper(functools.partial(call_both, unless_traced, original), original)
 
     @passed_over
@@ -50,9 +50,9 @@ def after(first: Callable[..., object], original: Callable[..., Any]) -> Callabl
 
 
 def patch_parameters(touch: Callable[[torch.Tensor], object]) -> None:
-    """Make modules call `touch` with each tensor that they hand out as an attribute or a parameter.
+    """Make modules call `touch` with each tensor that they return as an attribute or a parameter.
 
-    One at a time: `next(model.parameters()).device` must not wait for the whole model.
+    Parameters are touched one at a time: `next(model.parameters()).device` must not wait for the whole model.
     """
     original: Callable[[nn.Module, str], Any] = nn.Module.__getattr__
     named = nn.Module.named_parameters
@@ -78,8 +78,8 @@ def patch_parameters(touch: Callable[[torch.Tensor], object]) -> None:
 
 
 def patch_zero_grad() -> None:
-    """Let zero_grad() not wait: it goes through `parameters()` or an optimizer's groups, but reads no parameter. What a
-    program's own class does before or after that may read.
+    """Keep zero_grad() from waiting: it iterates over `parameters()` or an optimizer's groups, but reads no parameter.
+    Code of the program's own class before or after that may read, and still waits.
     """
     kinds: tuple[Any, ...] = (nn.Module, torch.optim.Optimizer)
     for kind in kinds:

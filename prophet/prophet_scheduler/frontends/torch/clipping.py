@@ -1,12 +1,11 @@
-"""Clipping gradients, by the norm of all of them or by value, while averages are still on their way to them.
+"""Clipping of gradients, by their total norm or by value, while their averages are still in flight.
 
-Rule of this file: the parts of torch.nn.utils.clip_grad_norm_, and clip_grad_value_; when they need not wait. The norms
-come from the engine (`AwaitedRounds.norms`).
+Rule of this file: the parts of torch.nn.utils.clip_grad_norm_ and clip_grad_value_, and when they need not wait. The
+engine supplies the norms (`AwaitedRounds.norms`).
 
-torch reads all gradients for their norm and then scales each, so every average would have to be there before the first
-update. Where the engine knows the norms sooner, their total is computed as torch computes it. What is
-done to each gradient is kept with it (`Slot.change`) until its average is there and something reads it. All bits are
-torch's.
+torch reads all gradients for their norm and then scales each, so every average would have to arrive before the first
+update. If the engine knows the norms earlier, their total is computed as in torch. The change to each gradient is kept
+with it (`Slot.change`) until its average has arrived and something reads it. Results are bit-identical to torch's.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from prophet_scheduler.frontends.torch.arena import Slot
 NORM = 2.0
 """Usual order of norms."""
 _TOTAL, _CLIP = "_get_total_norm", "_clip_grads_with_norm_"
-"""Functions that clip_grad_norm_ calls, from torch 2.6 on. Without them torch reads all gradients."""
+"""Functions called by clip_grad_norm_ since torch 2.6. In earlier releases torch reads all gradients."""
 _BY_VALUE = "clip_grad_value_"
 
 _told: tuple[weakref.ref[torch.Tensor], Sequence[Slot]] | None = None
-"""Last norm that was told early, and the slots it covers."""
+"""Last total norm computed early, and the slots it covers."""
 _installed = False
 
 
@@ -43,7 +42,7 @@ def install() -> None:
     setattr(clip_grad, _TOTAL, _before_total(getattr(clip_grad, _TOTAL)))
     setattr(clip_grad, _CLIP, _before_clip(getattr(clip_grad, _CLIP)))
     by_value = _before_clip_by_value(getattr(clip_grad, _BY_VALUE))
-    for module in (clip_grad, torch.nn.utils):  # A program that took the function itself before reads all gradients.
+    for module in (clip_grad, torch.nn.utils):  # A program that imported the function earlier reads all gradients.
         setattr(module, _BY_VALUE, by_value)
 
 
@@ -106,7 +105,7 @@ def _before_clip_by_value(original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _total_of(gradients: Sequence[torch.Tensor], order: float) -> torch.Tensor | None:
-    """Return their norm of this order as torch would find it; None if it has to read them."""
+    """Return their norm of this order as torch would compute it; None if torch has to read them."""
     global _told
     _told = None
     if torch.compiler.is_compiling():
@@ -120,14 +119,14 @@ def _total_of(gradients: Sequence[torch.Tensor], order: float) -> torch.Tensor |
         norms: torch.Tensor | None = rounds.norms(slots, order)
         total: torch.Tensor | None = None if norms is None else torch.linalg.vector_norm(norms, order)
     if total is None:
-        rounds.settle(slots)  # torch reads them all; they are watched no more if nothing else is awaited.
+        rounds.settle(slots)  # torch will read them all; watching then ends if nothing else is awaited.
         return None
     _told = weakref.ref(total), slots
     return total
 
 
 def _awaited(gradients: Sequence[torch.Tensor]) -> list[Slot]:
-    """Return the slots if all averages are on their way, untouched, and in one module; otherwise none."""
+    """Return the slots if all averages are in flight, without changes, and in one module; otherwise an empty list."""
     slots = [torch_guards.awaited_by(gradient) for gradient in gradients]
     known = [slot for slot in slots if slot is not None and slot.change is None]
     alike = all(slot.rounds is known[0].rounds and _lies_alike(slot) for slot in known)
@@ -135,7 +134,7 @@ def _awaited(gradients: Sequence[torch.Tensor]) -> list[Slot]:
 
 
 def _lies_alike(slot: Slot) -> bool:
-    """True if the average lies in memory as the gradient does, whose order is the order of summation."""
+    """Return True if the average has the gradient's memory layout, which determines the order of summation."""
     gradient = slot.sent()
     if gradient is None:
         return False
@@ -143,7 +142,7 @@ def _lies_alike(slot: Slot) -> bool:
 
 
 def _told_of(total_norm: torch.Tensor, parameters: Sequence[torch.Tensor]) -> Sequence[Slot]:
-    """Return the slots of these parameters if this is their early norm and nobody has looked at any gradient since."""
+    """Return the slots of these parameters if this is their early norm and no gradient was accessed since."""
     global _told
     told, _told = _told, None
     if told is None or told[0]() is not total_norm:
@@ -152,7 +151,7 @@ def _told_of(total_norm: torch.Tensor, parameters: Sequence[torch.Tensor]) -> Se
 
 
 def _awaited_of(parameters: Sequence[torch.Tensor]) -> list[Slot]:
-    """Return what `_awaited` does for the gradients of these parameters."""
+    """Return `_awaited` for the gradients of these parameters."""
     with references.at_work(), references.unhandled():
         return _awaited([param.grad for param in parameters if param.grad is not None])
 

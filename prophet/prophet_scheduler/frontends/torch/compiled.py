@@ -1,10 +1,10 @@
-"""Code made by torch.compile: it reads parameters without any call of torch that references.py could see.
+"""Code compiled by torch.compile: it reads parameters without any call to torch visible to references.py.
 
-Rule of this file: what is compiled, and which tensors its code uses. The consequences belong to guards.py.
+Rule of this file: what is compiled, and which tensors its code uses. guards.py deals with the consequences.
 
 A module compiled by torch.compile(module) or module.compile() is called like any other, so its parameters can be
-brought up to date before its code runs. For the rest, torch tells when it makes the code: the tensors that each graph
-takes, and whether Python runs between two graphs. A compiled function gives no such sign when it is called.
+updated before its code runs. The rest is known when torch compiles the code: which tensors each graph takes, and
+whether Python runs between two graphs. A compiled function gives no such sign when called.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import nn
 
 
 class _Here(threading.local):
-    """State of this thread: the compiled module at work, and whether code was made for it meanwhile."""
+    """State of this thread: the compiled module that runs, and whether code was compiled for it meanwhile."""
 
     module: nn.Module | None = None
     makes_code = False
@@ -32,12 +32,12 @@ _kinds: list[type] = []
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """True if a call of the module runs code that torch.compile made for it."""
+    """Return True if a call of the module runs code compiled for it by torch.compile."""
     return module._compiled_call_impl is not None or type(module) in _kinds
 
 
 def parameters_of(module: nn.Module) -> Iterator[torch.Tensor]:
-    """Yield the parameters of a module and its submodules, unseen by who watches `parameters()`. Some may repeat."""
+    """Yield the parameters of a module and its submodules, unnoticed by patches of `parameters()`. Some may repeat."""
     for part in module.modules():
         for param in part._parameters.values():
             if param is not None:
@@ -45,21 +45,21 @@ def parameters_of(module: nn.Module) -> Iterator[torch.Tensor]:
 
 
 def inside() -> bool:
-    """True if a compiled module is at work in this thread."""
+    """Return True if a compiled module is running in this thread."""
     return here.module is not None
 
 
 def used_here() -> Iterator[torch.Tensor]:
-    """Yield the parameters of the compiled module at work in this thread."""
+    """Yield the parameters of the compiled module running in this thread, if any."""
     if here.module is not None:
         yield from parameters_of(here.module)
 
 
 @contextlib.contextmanager
 def at_work(module: nn.Module, when_python_between: Callable[[], None]) -> Iterator[None]:
-    """Mark a compiled module as at work; it is not called from another one.
+    """Mark a compiled module as running. It must not be called from another compiled module.
 
-    Calls `when_python_between` if its code was made meanwhile and has several graphs with Python between them.
+    Calls `when_python_between` if code was compiled meanwhile into several graphs with Python between them.
     """
     breaks = _graph_breaks()
     here.module, here.makes_code = module, False
@@ -72,14 +72,14 @@ def at_work(module: nn.Module, when_python_between: Callable[[], None]) -> Itera
 
 
 def unseen(function: Any) -> Any:
-    """Return `function`, for which torch.compile makes no code, nor for what it calls."""
+    """Return `function`, excluded from torch.compile together with everything that it calls."""
     from torch._dynamo import disable
 
     return disable(function)
 
 
 def hide(kind: type, names: Iterable[str]) -> None:
-    """Make these methods of `kind` unseen."""
+    """Exclude these methods of `kind` from torch.compile."""
     for name in names:
         method = vars(kind)[name]
         if not hasattr(method, "_torchdynamo_disable"):
@@ -87,8 +87,8 @@ def hide(kind: type, names: Iterable[str]) -> None:
 
 
 def leave_alone(function: Any) -> None:
-    """Stop torch.compile from making code of this function where the interpreter reaches it. Its callees, and the
-    function as a part of other code, stay as they were. Torch code behind it is left alone as well.
+    """Keep torch.compile from compiling this function's frame. It still compiles the callees, and the function as a
+    part of other code. It also skips the code of torch that the function calls.
     """
     with contextlib.suppress(ImportError):
         from torch._dynamo.eval_frame import skip_code
@@ -97,14 +97,14 @@ def leave_alone(function: Any) -> None:
 
 
 def watch(before_code: Callable[[], None], of_graph: Callable[[list[torch.Tensor]], None]) -> bool:
-    """Call `before_code` before code is made of a Python frame, and `of_graph` with the tensors a graph takes. Returns
-    False where this torch does not tell what graphs take.
+    """Call `before_code` before a Python frame is compiled, and `of_graph` with the tensors that a graph takes. Return
+    False if this torch does not reveal what graphs take.
     """
     from torch._dynamo import callback, eval_frame, output_graph  # Slow to import: not before an optimizer is wrapped.
 
     def starts(*args: Any) -> None:
         trigger = getattr(args[0], "callback_trigger", None) if args else None
-        if trigger is None or trigger.name == "DYNAMO":  # Other triggers are later parts of what was made before.
+        if trigger is None or trigger.name == "DYNAMO":  # Other triggers compile later parts of earlier code.
             here.makes_code = True
             before_code()
 
@@ -113,7 +113,7 @@ def watch(before_code: Callable[[], None], of_graph: Callable[[list[torch.Tensor
 
     @functools.wraps(forget)
     def forget_others() -> None:
-        """Forget the handlers, as torch._dynamo.reset() does, but register ours again for later compilations."""
+        """Forget the handlers, as for torch._dynamo.reset(), but register ours again for later compilations."""
         forget()
         callback.on_compile_start(starts)
 
@@ -129,7 +129,7 @@ def watch(before_code: Callable[[], None], of_graph: Callable[[list[torch.Tensor
 
     @functools.wraps(compile_graph)
     def compile_and_tell(self: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
-        inputs = args[0] if args else self.example_inputs()  # Before torch 2.6 it asks for them itself.
+        inputs = args[0] if args else self.example_inputs()  # Before torch 2.6 it gets them itself.
         taken = [value for value in inputs if isinstance(value, torch.Tensor)]
         of_graph([*taken, *parameters_of(graph)])
         return compile_graph(self, graph, *args, **kwargs)

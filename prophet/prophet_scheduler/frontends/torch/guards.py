@@ -3,21 +3,21 @@
 Rule of this file: interception of torch, and nothing about transfers or optimizers. A parameter with a pending update
 is brought up to date
 
-- when its module is called, when it is read as an attribute of a module, when it comes out of `named_parameters()` or
-  `parameters()`;
+- when its module is called, when it is read as an attribute of a module, when `named_parameters()` or `parameters()`
+  returns it;
 - when any function of torch gets it or a tensor that shares its memory (references.py, threads.py), which covers a list
   of parameters that the program kept;
 - when it is copied, pickled, or sent to another process.
 
 All parameters are brought up to date before `state_dict()`, `load_state_dict()` and moves like `model.to()`, before the
-process forks, before TorchScript's code or a CUDA graph runs, and before a transform of torch.func, in which nothing
-may be written.
+process forks, before TorchScript code or a CUDA graph runs, and before a transform of torch.func, in which nothing may
+be written.
 
-A call of a compiled module waits for all of its parameters (compiled.py). step() waits, as stock BytePS does, where
-somebody holds the memory of a parameter or gradient without asking torch (aliases.py), and from the moment on when
-compiled code could use a parameter that is not its module's. One way is out of reach: a reference to the tensor itself
-in a C++ thread or an extension. Where gradients show it, step() waits from then on. The patches do nothing while they
-are traced, so they break no graph.
+A call of a compiled module waits for all of its parameters (compiled.py). step() waits, as in stock BytePS, if
+something holds the memory of a parameter or gradient outside torch (aliases.py), and as soon as compiled code could use
+a parameter of another module. One way cannot be guarded: a reference to the tensor itself in a C++ thread or an
+extension. If gradients reveal such a use, step() waits from then on. The patches do nothing while being traced, so they
+cause no graph breaks.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class Watched:
-    """One parameter, and its slot in each optimizer that averages its gradient."""
+    """A parameter's slots, one for each owner that averages its gradient, and the record of its memory."""
 
     def __init__(self) -> None:
         self.slots: list[Slot] = []
@@ -59,37 +59,37 @@ class Watched:
 _watched: weakref.WeakValueDictionary[int, Watched] = weakref.WeakValueDictionary()
 """Watched parameters by id. A slot keeps its parameter alive, so no id is reused."""
 _pending: dict[references.StorageKey, tuple[Slot, ...]] = {}
-"""Slots with a pending update, by the storage of all that it changes: parameter, gradient and the optimizer's state."""
+"""Slots with a pending update, by each storage that it changes: parameter, gradient and the optimizer's state."""
 _sent: set[references.StorageKey] = set()
-"""Keys of gradients among them, which the program may free. Each has a weak reference of torch's, so that no other
-storage gets its key: an activation of the next forward pass would, and wait for an unrelated parameter."""
+"""Keys of gradients in `_pending`, which the program may free. For each, a weak reference of torch keeps the key from
+being reused: otherwise an activation of the next forward pass could get it and wait for an unrelated parameter."""
 _changing = free_in_forks(threading.RLock())
-"""Held while these change: each thread may train a module of its own."""
+"""Held while these tables change: each thread may train a module of its own."""
 _owners: weakref.WeakSet[Any] = weakref.WeakSet()
 _kept: dict[Any, list[Slot]] = {}
-"""Owners with pending updates, and their slots."""
+"""Slots by owner, for owners with pending updates or awaited averages."""
 _learning: dict[int, Any] = {}
-"""Weak references by id: owners for which it is unknown how the program reaches their parameters."""
+"""Weak references, by id, to owners for which it is still unknown how the program reaches their parameters."""
 _some_dropped = False
-"""True if the program has dropped parameters of modules that it had dropped."""
+"""True if the program has dropped parameters of modules that it had dropped before."""
 _graphs_are_told = False
-"""True if this torch tells what its compiled code uses."""
+"""True if this torch reveals what its compiled code uses."""
 MOST_OF_ALL = 0.5
-"""Share of all bytes beyond which one compiled module leaves little for forward to wait for one by one."""
+"""Share of all bytes above which a single compiled module leaves little for forward to wait for separately."""
 _looked_at: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-"""Compiled modules whose share of all bytes is known."""
+"""Compiled modules whose share of all bytes has been checked."""
 _installed = False
 
 
 def watch(owner: Watcher, slots: list[Slot]) -> None:
     """Bring these parameters up to date from now on, through `finish(slots)` of their slots' owners and `flush()`.
 
-    Until `learned(owner)` every use is noted in `Slot.sight`, and not only a use of a pending parameter.
+    Until `learned(owner)`, every use is noted in `Slot.sight`, not only the use of a parameter with a pending update.
     """
     _install()
     _owners.add(owner)
     for slot in slots:
-        # Held by the slots alone: it goes when the last of them does.
+        # Only slots hold it, so it goes with the last of them.
         watched = _watched.get(id(slot.param)) or Watched()
         _watched[id(slot.param)] = watched
         watched.slots.append(slot)
@@ -98,7 +98,7 @@ def watch(owner: Watcher, slots: list[Slot]) -> None:
 
 
 def unwatch(owner: Watcher, slots: Iterable[Slot]) -> None:
-    """Stop watching `slots`, all of `owner`'s, which has nothing to come any more."""
+    """Stop watching `slots`, which are all of `owner`'s; nothing of it may be pending or awaited."""
     learned(owner)
     for slot in slots:
         if slot in slot.watched.slots:
@@ -106,7 +106,7 @@ def unwatch(owner: Watcher, slots: Iterable[Slot]) -> None:
 
 
 def may_go(slots: Iterable[Slot]) -> None:
-    """Let the program drop these parameters from now on. A pending update is still made while anybody holds a
+    """Let the program drop these parameters from now on. A pending update is still made while anything holds the
     parameter's memory.
     """
     with references.at_work(), references.unhandled():
@@ -118,12 +118,12 @@ def may_go(slots: Iterable[Slot]) -> None:
 
 def _dropped(identity: int, _reference: Any) -> None:
     global _some_dropped
-    _watched.pop(identity, None)  # Another parameter may get the number.
+    _watched.pop(identity, None)  # Another parameter may get the id.
     _some_dropped = True
 
 
 def forget_dropped() -> None:
-    """Forget the updates of parameters that nobody can look at any more. Averages leave all the same: other ranks need
+    """Forget the updates of parameters that can no longer be accessed. Their gradients are still sent: other ranks need
     them.
     """
     global _some_dropped
@@ -139,7 +139,7 @@ def forget_dropped() -> None:
             shared = ours[references.storage_key(slot.param)]
             held = torch_aliases.is_held(slot.param, shared) or slot.sent() is not None
             if held or (slot.life.pending and slot.owner.state_is_held(slot)):
-                _some_dropped = True  # It may go later.
+                _some_dropped = True  # It may become free later.
             else:
                 lost.setdefault(slot.owner if slot.life.pending else slot.rounds, []).append(slot)
     for owner, slots in lost.items():
@@ -147,18 +147,18 @@ def forget_dropped() -> None:
 
 
 def slots_of(param: torch.Tensor) -> list[Slot]:
-    """Return the parameter's slot in each owner that averages its gradient."""
+    """Return the parameter's slots, one for each owner that averages its gradient."""
     watched = _watched.get(id(param))
     return watched.slots if watched is not None else []
 
 
 def learned(owner: Any) -> None:
-    """Note that it is known how the program reaches the parameters of `owner`."""
+    """Note that it is now known how the program reaches the parameters of `owner`."""
     note_uses(owner, False)
 
 
 def note_uses(owner: Any, wanted: bool) -> None:
-    """Set if every use of its parameters is noted from now on (`Slot.sight`), as it is from `watch` on."""
+    """Set whether every use of the owner's parameters is noted (`Slot.sight`) from now on, as after `watch`."""
     if wanted == (id(owner) in _learning):
         return
     if wanted:
@@ -174,12 +174,12 @@ def _forget(identity: int, _reference: Any) -> None:
 
 
 def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
-    """Note that updates of `slots` are pending, and keep `owner` until `release`: the program may drop it.
+    """Note that updates of `slots` are pending, and keep `owner` alive until `release`, since the program may drop it.
 
-    The updates change the parameters and the tensors of `owner.state_of(slot)`, which the program may have as well.
+    The updates change the parameters and the tensors of `owner.state_of(slot)`, which the program may also hold.
 
-    Returns the slots whose updates must not be late, since somebody holds the memory of parameter or gradient unseen,
-    or two of them share state.
+    Return the slots whose updates must not be late, because something holds the memory of parameter, gradient or state
+    unseen, or because they share state.
     """
     forget_dropped()
     exposed: set[Slot] = set()
@@ -189,7 +189,7 @@ def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
         for slot in _kept[owner]:
             param = slot.param
             storage = references.storage_of(param)
-            if storage is None:  # It is not of the usual kind, so its uses cannot be noticed.
+            if storage is None:  # The tensor is of an unusual kind, so its uses cannot be detected.
                 exposed.add(slot)
                 continue
             if slot.watched.memory.exposed(storage, param.is_cpu) or torch_aliases.is_kept(storage):
@@ -206,23 +206,23 @@ def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
                 if torch_aliases.is_unseen(memory):
                     exposed.add(slot)
                 first = states.setdefault(memory._cdata, slot) if place >= len(own) else slot
-                if first is not slot:  # An update of the one changes the other's state.
+                if first is not slot:  # An update of one changes the other's state.
                     exposed |= {first, slot}
     _watch_references()
     return exposed
 
 
 def is_noticed(slot: Slot) -> bool:
-    """True if a use of the parameter, or of the gradient that was sent, waits for what is to come."""
+    """Return True if a use of the parameter or the sent gradient will wait for the pending update or the average."""
     tensor = slot.param if slot.life.pending else slot.sent()
     key = 0 if tensor is None else references.storage_key(tensor)
     return not key or slot in _pending.get(key, ())
 
 
 def keep_gradients(rounds: Awaited, slots: Iterable[Slot]) -> tuple[list[Slot], list[Slot]]:
-    """Note that averages are under way to the `.grad` of `slots`: a use waits for them, through `rounds.settle`.
+    """Note that the `.grad` of `slots` awaits averages: a use waits for them, through `rounds.settle`.
 
-    Returns the slots whose gradient shares memory with another parameter's, and those whose gradient somebody may read
+    Return the slots whose gradient shares memory with another parameter's, and those whose gradient something may read
     unseen.
     """
     with _changing, references.unhandled():
@@ -235,7 +235,7 @@ def keep_gradients(rounds: Awaited, slots: Iterable[Slot]) -> tuple[list[Slot], 
 
 
 def keep_within_backward(rounds: Awaited, slots: Iterable[Slot]) -> None:
-    """Note the same of more gradients, for what the program does within backward."""
+    """Add gradients to those of `keep_gradients`, for accesses by the program within backward."""
     with _changing, references.unhandled():
         for slot in slots:
             _kept.setdefault(rounds, []).append(slot)
@@ -244,7 +244,7 @@ def keep_within_backward(rounds: Awaited, slots: Iterable[Slot]) -> None:
 
 
 def keep_copies(owner: Any, slots: Iterable[Slot]) -> None:
-    """Call `owner.finish(slots)` before a use of these parameters, copied too early, until `release_copies`."""
+    """Until `release_copies`, call `owner.finish(slots)` before a use of these parameters, which were copied early."""
     with _changing:
         _kept[owner] = list(slots)
         for key, slot in _keys_of(slots):
@@ -253,7 +253,7 @@ def keep_copies(owner: Any, slots: Iterable[Slot]) -> None:
 
 
 def release_copies(owner: Any, slots: Iterable[Slot]) -> None:
-    """Note that `owner` has no copies of these parameters any more."""
+    """Note that `owner` no longer has copies of these parameters."""
     with _changing:
         _kept.pop(owner, None)
         for key, slot in _keys_of(slots):
@@ -278,13 +278,13 @@ def _add_pending(key: references.StorageKey, slot: Slot) -> None:
 
 
 def release(owner: Any) -> None:
-    """Note that `owner` has nothing pending any more."""
-    # A signal's handler that releases another owner does so before or after.
+    """Note that nothing of `owner` is pending any more."""
+    # A signal handler that releases another owner must not do so in between.
     with references.at_work(), _changing:
         over = [slot for slot in _kept.pop(owner, ()) if not slot.life.to_come]
         if not _kept:
             _pending.clear()
-        elif over:  # step() may now own what backward had under way.
+        elif over:  # step() may have taken over what backward left awaited.
             for key, slots in list(_pending.items()):
                 others = tuple(slot for slot in slots if slot.life.to_come)
                 if not others:
@@ -299,7 +299,7 @@ def release(owner: Any) -> None:
 
 
 def _add_sent(slot: Slot) -> tuple[list[references.StorageKey], bool]:
-    """Return its keys, and True if somebody may read or write it unseen."""
+    """Watch the slot's sent gradient. Return its keys, and True if something may read or write it unseen."""
     sent = slot.seen[0]() if slot.seen is not None else None
     keys: list[references.StorageKey] = []
     unseen = False
@@ -318,7 +318,7 @@ def _add_sent(slot: Slot) -> tuple[list[references.StorageKey], bool]:
 
 
 def awaited_by(gradient: torch.Tensor) -> Slot | None:
-    """Return the slot whose average is under way to this `.grad`. None if more than one parameter or module has it."""
+    """Return the slot whose average this `.grad` awaits; None if several parameters or modules have the gradient."""
     found = [slot for slot in _pending.get(references.storage_key(gradient), ()) if slot.sent() is gradient]
     if len(found) != 1 or found[0].life is not Life.AWAITED:
         return None
@@ -326,15 +326,15 @@ def awaited_by(gradient: torch.Tensor) -> Slot | None:
 
 
 def owners() -> list[Any]:
-    """Return the living `owner` of each `watch`."""
+    """Return the living owners passed to `watch`."""
     return list(_owners)
 
 
 def settle(borrowed: Iterable[torch.Tensor], used: Iterable[torch.Tensor], owner: Any) -> None:
-    """Finish what is to come to gradients that a step of `owner` borrows, and what other optimizers still have to do
-    with the memory of these and of all that it uses, in this order, which is the same on all ranks.
+    """Finish awaited averages of gradients that a step of `owner` borrows, and pending updates of other optimizers on
+    the memory of these or of anything else that the step uses, in this order, which is the same on all ranks.
     """
-    # A signal's handler may change it meanwhile.
+    # A copy, since a signal handler may change it meanwhile.
     kept = chain.from_iterable(list(_kept.values()))
     theirs = any(slot.life.pending and slot.owner is not owner for slot in kept)
     with references.unhandled():
@@ -348,7 +348,7 @@ def settle(borrowed: Iterable[torch.Tensor], used: Iterable[torch.Tensor], owner
 
 
 def after_compilation() -> bool:
-    """True if torch.compile has made code in this process, which may use parameters out of our sight."""
+    """Return True if torch.compile has compiled code in this process, which may use parameters undetected."""
     from torch._dynamo import convert_frame  # Slow to import: not before an optimizer is wrapped.
 
     return bool(convert_frame.FRAME_COUNTER)
@@ -363,7 +363,7 @@ def _flush_all() -> None:
 
 
 def use(used: Watched | tuple[Slot, ...]) -> None:
-    """Handle a function that gets a watched tensor, or one that shares memory with pending ones."""
+    """Handle a call that gets a watched parameter, or tensors that share memory with pending ones."""
     if torch.compiler.is_compiling():
         return
     if isinstance(used, Watched):
@@ -373,7 +373,7 @@ def use(used: Watched | tuple[Slot, ...]) -> None:
     awaited: dict[Any, list[Slot]] = {}
     for slot in dict.fromkeys(used):
         if slot.life.awaited:
-            # The gradient is used, not the parameter, of which no update is pending.
+            # The use is of the gradient, not of the parameter, which has no pending update.
             awaited.setdefault(slot.rounds, []).append(slot)
         else:
             _reach(slot)
@@ -390,7 +390,7 @@ def _reach(slot: Slot) -> None:
 
 
 def _touch(value: Any) -> None:
-    """Mark `value`, if it is a watched parameter, as reached, and finish its update."""
+    """Mark `value` as used if it is a watched parameter, and finish its update."""
     if torch.compiler.is_compiling() or references.is_blind():
         return
     watched = _watched.get(id(value))
@@ -400,9 +400,9 @@ def _touch(value: Any) -> None:
 
 
 def _before_forward(module: nn.Module) -> bool:
-    """Finish the updates of a module's own parameters together: one call of the optimizer, not one each.
+    """Finish the updates of a module's own parameters together, in one call of the optimizer.
 
-    A compiled module includes its submodules. Returns True for a compiled one.
+    For a compiled module this includes its submodules. Return True if the module is compiled.
     """
     if references.is_at_work():
         return compiled.is_compiled(module)
@@ -421,11 +421,11 @@ def _before_forward(module: nn.Module) -> bool:
 
 
 _look_before = _before_forward
-"""The same, for the patch of modules: out of torch.compile's sight once it has made any code."""
+"""`_before_forward` for the patch of modules; hidden from torch.compile once that has compiled any code."""
 
 
 def _finish_all(params: Iterable[torch.Tensor | None]) -> None:
-    """Bring these parameters up to date, with one call of each optimizer."""
+    """Bring these parameters up to date, with one call per optimizer."""
     pending: dict[Any, list[Slot]] = {}
     for param in params:
         watched = _watched.get(id(param))
@@ -446,7 +446,7 @@ def _watch_references() -> None:
 
 
 def within_backward(watched: bool) -> AbstractContextManager[None]:
-    """Let a backward pass run in the context, and watch its hooks if they are `watched` or an update is pending."""
+    """Return a context for a backward pass; its hooks are watched if `watched` or if an update is pending."""
     return references.within_backward(*((_pending, _watched, _learning, use) if watched or _pending else ()))
 
 
@@ -455,16 +455,16 @@ def _thread_begins() -> None:
 
 
 def watch_thread() -> None:
-    """See uses in this thread too from now on, if anything is to come."""
+    """Detect uses in this thread, too, from now on, if anything is pending or uses are being noted."""
     if (_kept or _learning) and not (references.watching_here() or threads.is_unwatched()):
         _watch_references()
 
 
 def _before_fork() -> None:
-    """Leave nothing pending for a child, and no update half made: other threads make none until it is there."""
+    """Leave nothing pending for a child, and no update half done: other threads make no updates during the fork."""
     if references.is_at_work():
         return
-    # Awaited gradients come first: who waits for them has a lock under which others wait for updates.
+    # Awaited gradients come first: a thread that waits for them holds a lock under which others wait for updates.
     for owner in sorted(_kept, key=lambda owner: (hasattr(owner, "updating"), id(owner))):
         if hasattr(owner, "updating"):
             hold_over_fork(owner.updating)
@@ -472,7 +472,7 @@ def _before_fork() -> None:
 
 
 def _in_the_child() -> None:
-    """Expect no averages in the child: it keeps as it is what another thread has begun."""
+    """Expect no averages in the child, and leave whatever another thread had begun as it is."""
     references.stop_here(for_good=True)
     slots = [slot for watched in list(_watched.values()) for slot in watched.slots]
     for event in (UPDATE, FORGET):
@@ -482,13 +482,13 @@ def _in_the_child() -> None:
 
 
 def leave_references() -> None:
-    """Stop watching uses in this thread, at no further cost, if none would wait or be noted."""
+    """Stop watching uses in this thread, which saves the cost, if no use would wait or be noted."""
     if not _kept and not _learning:
         references.stop_here()
 
 
 def _call_compiled(call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-    """Call a compiled module, whose parameters are up to date. Its code must not use or meet other pending ones."""
+    """Call a compiled module, whose parameters are up to date, unwatched. Its code must use no other pending ones."""
     _tell_of_whole(module)
     with references.away(), compiled.at_work(module, _python_between):
         result = call(module, *args, **kwargs)
@@ -513,19 +513,19 @@ def _tell_of_whole(module: nn.Module) -> None:
     share = sum(everything.get(param, 0) for param in own) / sum(everything.values())
     if share > MOST_OF_ALL:
         warn_once(
-            f"torch.compile made one piece of {share:.0%} of what is trained, whose forward pass waits for all of its "
-            "updates; compiled block by block, each block would wait for its own"
+            f"torch.compile compiled {share:.0%} of the trained parameters as one piece, whose forward pass waits for "
+            "all of their updates; compiled block by block, each block would wait only for its own"
         )
 
 
 def _before_compilation() -> None:
-    """Leave nothing pending and no hooks of ours for torch.compile to find."""
+    """Leave nothing pending, and none of our hooks, for torch.compile to find."""
     global _look_before
     if _look_before is _before_forward:
         _look_before = compiled.unseen(_before_forward)
     if not (_graphs_are_told and compiled.inside()):
         references.stop_here(for_good=True)
-        _wait_from_now_on("torch.compile makes code of something else than a module")
+        _wait_from_now_on("torch.compile compiles something other than a module")
         return
     for owner in owners():
         owner.before_compilation()
@@ -533,13 +533,13 @@ def _before_compilation() -> None:
 
 
 def _of_graph(tensors: list[torch.Tensor]) -> None:
-    """Look at the tensors a compiled graph takes: step() waits if more than its module's parameters are among them."""
+    """Check the tensors that a compiled graph takes: step() waits if parameters of other modules are among them."""
     if not _watched or not compiled.inside():
         return
     known = {references.storage_key(param) for param in compiled.used_here()}
     others = {references.storage_key(slot.param) for watched in _watched.values() for slot in watched.slots[:1]} - known
     if any(references.storage_key(tensor) in others for tensor in tensors):
-        _wait_from_now_on("a module that torch.compile made code of uses parameters of others")
+        _wait_from_now_on("a module compiled by torch.compile uses parameters of others")
 
 
 def _python_between() -> None:
@@ -555,7 +555,7 @@ def _wait_from_now_on(why: str) -> None:
 
 
 def _install() -> None:
-    """Patch torch once. Without any watched parameter the patches only look into an empty table."""
+    """Patch torch once. Without watched parameters the patches only look into an empty table."""
     global _installed, _graphs_are_told
     if _installed:
         return

@@ -1,7 +1,7 @@
-"""Optimizers with late updates: which ones have them, and what they do otherwise, still of their own classes.
+"""Optimizers with late updates, which keep their own classes: which optimizers have them, and access to their state.
 
-What belongs here: that, and which optimizers can be updated one parameter at a time. updates.py knows when updates are
-made; the engine's front end decides when an optimizer begins with it.
+What belongs here: that, and which optimizers can be updated one parameter at a time. updates.py decides when to make
+updates; the engine's front end decides when an optimizer starts to have late updates.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from prophet_scheduler.frontends.torch.between import call_before
 from prophet_scheduler.frontends.torch.updates import Updates
 
 OLDEST_TORCH = (2, 4)
-"""Oldest torch with all that the front end calls (`torch.is_autocast_enabled(device_type)` is the newest)."""
+"""Oldest torch with everything that the front end calls (`torch.is_autocast_enabled(device_type)` is the newest)."""
 
 
 _late: dict[int, tuple[weakref.ref[torch.optim.Optimizer], Updates | None]] = {}
-"""Maker of late updates by id of the optimizer, present as long as the optimizer lives. None for no late updates. Not
-an attribute of the optimizer, so that no copy and no pickle of it has it."""
+"""Maker of late updates, or None for no late updates, by id of the living optimizer. It is not an attribute of the
+optimizer, so that copies and pickles do not include it."""
 _installed = False
 
 
 def begin(optimizer: torch.optim.Optimizer, updates: Updates | None) -> None:
-    """Let `updates` make this optimizer's updates from now on; None for its own step()."""
+    """Let `updates` make this optimizer's updates from now on; None to use its own step()."""
     identity = id(optimizer)
     _late[identity] = weakref.ref(optimizer, lambda _reference: _late.pop(identity, None)), updates
     _install()
@@ -38,13 +38,13 @@ def has_begun(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def updates_of(optimizer: torch.optim.Optimizer) -> Updates | None:
-    """Return the maker of the optimizer's late updates; None if there is none."""
+    """Return the maker of the optimizer's late updates, if any."""
     entry = _late.get(id(optimizer))
     return entry[1] if entry is not None else None
 
 
 def _install() -> None:
-    """Patch torch once: who looks at an optimizer's state, or replaces it, finds all updates made."""
+    """Patch torch once, so that all updates are made before the program reads or replaces an optimizer's state."""
     global _installed
     if _installed:
         return
@@ -74,7 +74,7 @@ def _delete_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _look_at_state(optimizer: torch.optim.Optimizer) -> None:
-    """Make all updates, except for a signal's handler in the middle of one and for the optimizer itself at work."""
+    """Make all updates, unless a signal handler asks in the middle of one, or the optimizer itself while stepping."""
     if torch.compiler.is_compiling():
         return
     own = vars(optimizer).get("state")
@@ -88,7 +88,7 @@ def _look_at_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 def methods_of(namespace: type) -> dict[str, Any]:
-    """Return what a class body defined, for a class made of it."""
+    """Return what the body of a class defined, to make another class of it."""
     return {
         name: value
         for name, value in vars(namespace).items()
@@ -97,12 +97,12 @@ def methods_of(namespace: type) -> dict[str, Any]:
 
 
 BY_ELEMENT = frozenset(("ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "SGD"))
-"""Classes of torch.optim that update each element of a parameter by itself."""
+"""Classes of torch.optim that update each element of a parameter separately."""
 
 
 def why_not_late(optimizer: torch.optim.Optimizer, shared: bool = False) -> str | None:
     """Return why its own step() cannot update one parameter at a time; None if it can. `shared`: ranks have parts of
-    parameters, and begin what communicates in one order.
+    parameters, so that whatever communicates must start in one order on all ranks.
     """
     owner = step_owner(type(optimizer))
     kind = owner.__name__
@@ -137,14 +137,14 @@ def _is_of_torch(part: Any) -> bool:
 def step_owner(kind: type[torch.optim.Optimizer]) -> type:
     """Return the class that defines `step`.
 
-    The first optimizer made of a family gets torch's wrapper (`hooked`) around step() in its own class. If that is a
-    subclass that came first, it inherits its step().
+    torch puts a wrapper (`hooked`) around step() into the class of the first optimizer created with that step(). If
+    this is a subclass, the wrapped step() is an inherited one.
     """
     owners = [cls for cls in kind.__mro__ if "step" in vars(cls)]
     step = vars(owners[0])["step"]
     if getattr(step, "hooked", False) and len(owners) > 1:
         inherited = vars(owners[1])["step"]
-        wrapped = getattr(step, "__wrapped__", None)  # None of a step() that is Prophet's own
+        wrapped = getattr(step, "__wrapped__", None)  # None if step() is Prophet's own
         if wrapped is not None and wrapped in (inherited, getattr(inherited, "__wrapped__", None)):
             return step_owner(owners[1])
     return owners[0]

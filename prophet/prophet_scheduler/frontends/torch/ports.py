@@ -1,8 +1,8 @@
-"""Interfaces between this package and an engine's front end for torch, beside `Arena` and `AverageSource`.
+"""Interfaces between this package and an engine's front end for torch, in addition to `Arena` and `AverageSource`.
 
-Rule of this file: interfaces with their promises. An engine's front end has an object for what it averages together, an
-optimizer or a module, its *rounds*, and for each optimizer its *updates*; they may be one and the same. guards.py
-notices who uses a parameter, and calls them from that thread.
+Rule of this file: interfaces and their contracts. An engine's front end has *rounds*, an object for each unit that it
+averages together (an optimizer or a module), and *updates* for each optimizer; both may be the same object. guards.py
+detects uses of a parameter, and calls these objects from the using thread.
 """
 
 from __future__ import annotations
@@ -24,70 +24,70 @@ class Watcher(Protocol):
     """
 
     def flush(self, patience_s: float | None = None) -> bool:
-        """Bring home all that is to come. False if some still is after `patience_s` without any progress."""
+        """Finish all awaited averages and pending updates. Return False after `patience_s` without any progress."""
         ...
 
     def keep_barrier(self) -> None:
-        """Keep every update within its step(), and every average within its backward pass, from now on: the program
-        uses parameters in a way that cannot be noticed.
+        """From now on, finish every update within its step() and every average within its backward pass: the program
+        uses parameters in a way that cannot be detected.
         """
         ...
 
     def before_compilation(self) -> None:
-        """Prepare for torch.compile to make code of a module of the program: no hook of the engine may be on it."""
+        """Prepare for torch.compile to compile a module of the program: no hook of the engine may be on the module."""
         ...
 
 
 class GradientSource(Protocol):
-    """Methods that a parameter's hooks call (`Slot.hook`), within backward. A failure is the program's exception."""
+    """Methods that a parameter's hooks (`Slot.hook`) call within backward. The program gets any exception."""
 
     def _gradient_comes(self, slot: Slot, /, *gradients: Any) -> None:
-        """Make the last round's average or update before a gradient is added to `.grad`."""
+        """Finish the last round's average or update before a gradient is added to `.grad`."""
         ...
 
     def _gradient_ready(self, slot: Slot, /, *gradients: Any) -> None:
-        """Stage the gradient in `.grad` where it is due, and send blocks that are complete."""
+        """Stage the gradient in `.grad` if it is due, and send blocks that are complete."""
         ...
 
 
 class UpdateOwner(Protocol):
-    """Owner of an optimizer's updates, for guards.py while some are pending (`guards.keep`). `Updates` is one."""
+    """Owner of an optimizer's updates, used by guards.py while some are pending (`guards.keep`). `Updates` is one."""
 
     def flush(self, patience_s: float | None = None) -> bool:
-        """Make all of them. False if some are to come after `patience_s` without any progress."""
+        """Make all pending updates. Return False if some remain after `patience_s` without any progress."""
         ...
 
     def finish(self, slots: Sequence[Slot], patience_s: float | None = None) -> bool:
-        """Make those of these parameters, after their averages have come. False as above."""
+        """Make the updates of these parameters, once their averages have arrived. Return False as `flush` does."""
         ...
 
     def state_of(self, slot: Slot) -> list[torch.Tensor]:
-        """Return what else an update changes, to which the program may have references."""
+        """Return the other tensors changed by an update, to which the program may have references."""
         ...
 
     def state_is_held(self, slot: Slot) -> bool:
-        """True if the program, which has dropped the optimizer, holds any of that."""
+        """Return True if the program, which has dropped the optimizer, still holds any tensor of `state_of`."""
         ...
 
     def forget(self, slots: Iterable[Slot]) -> None:
-        """Drop the updates of these parameters, which nobody can look at any more."""
+        """Drop the updates of these parameters, which can no longer be accessed."""
         ...
 
 
 class Awaited(Protocol):
     """Rounds that let backward return before averages are in `.grad` (`guards.keep_gradients`).
 
-    An engine whose step() averages has none of this: its slots are never `awaited`.
+    An engine that averages in step() has no such rounds: its slots are never `awaited`.
     """
 
     def flush(self, patience_s: float | None = None) -> bool:
-        """Do as a Watcher does."""
+        """Do the same as in a Watcher."""
         ...
 
     def settle(self, slots: Iterable[Slot]) -> None:
-        """Wait until `.grad` of these is their average."""
+        """Wait until `.grad` of these slots holds the average."""
         ...
 
     def forget(self, slots: Iterable[Slot]) -> None:
-        """Forget slots that nobody has any more."""
+        """Expect no averages for these slots, which can no longer be accessed."""
         ...

@@ -1,14 +1,14 @@
-"""Probation: how long a program's ways to its parameters are watched before updates may outlast their steps.
+"""Probation: how long to watch a program's uses of its parameters before updates may outlast their steps.
 
-Rule of this file: pure; the caller reports steps and iterations. guards.py watches. awaited.py and the engines' front
-ends know whose steps and iterations they are.
+Rule of this file: pure code; the caller reports steps and iterations. guards.py does the watching. awaited.py and the
+engines' front ends know the owner of a step or iteration.
 
 An update may outlast its step once gradients have shown how the program reaches the parameter. So the first steps that
-could leave pending updates keep the barrier, and every use is noted meanwhile. A program that looks at all averages
-before each step, such as one that clips by the norm of all gradients, leaves nothing pending. It would be on probation
-as long as it runs, and every call of torch would be inspected in vain. After some such iterations no use is noted any
-more. The first step that leaves something keeps the barrier all the same and starts the rest of the probation. So a
-program that stops clipping is noticed at once, and late updates begin a few steps after that.
+could leave pending updates keep the barrier, and every use is noted meanwhile. A program that reads all averages before
+each step, such as one that clips by the total norm, leaves nothing pending. It would stay on probation forever, and
+every call of torch would be inspected in vain. So after several such iterations, uses are no longer noted. The next
+step that leaves something pending still keeps the barrier and resumes the probation. So a program that stops clipping
+is noticed at once, and late updates begin a few steps after that.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from __future__ import annotations
 STEPS = 2
 """Steps that keep the barrier while uses are noted."""
 IN_VAIN = 8
-"""Successive iterations without pending updates, after which uses are no longer noted."""
+"""Consecutive iterations without pending updates after which uses are no longer noted."""
 
 
 class Probation:
-    """Probation of a module or an optimizer, which is averaged together, for that many `steps`."""
+    """Probation of a module or an optimizer, which is averaged as a unit, for this number of `steps`."""
 
     def __init__(self, steps: int = STEPS) -> None:
         self._left = steps
@@ -34,16 +34,16 @@ class Probation:
 
     @property
     def under_way(self) -> bool:
-        """True if it waits only until the way the program reaches its parameters is known."""
+        """True if step() waits only until it is known how the program reaches its parameters."""
         return not self._for_good and self._left > 0
 
     @property
     def watches(self) -> bool:
-        """True if uses are noted. A parameter not used before its gradient came then counts as out of sight."""
+        """True if uses are noted. A parameter not used before its gradient arrives then counts as used undetected."""
         return self.under_way and self._in_vain < IN_VAIN
 
     def stepped(self) -> None:
-        """Note a step whose updates could be late but for the barrier."""
+        """Note a step whose updates could be late without the barrier."""
         if self.watches:
             self._left -= 1
         self._in_vain = 0
@@ -53,5 +53,5 @@ class Probation:
         self._in_vain += 1
 
     def for_good(self) -> None:
-        """Keep the barrier for ever: uses cannot be noticed in this program."""
+        """Keep the barrier forever: uses cannot be detected in this program."""
         self._for_good = True

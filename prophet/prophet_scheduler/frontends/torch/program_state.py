@@ -1,11 +1,11 @@
-"""State that a computation depends on besides its tensors, saved at one moment for a computation at another.
+"""Program state, besides tensors, that a computation depends on: saved at one time for a computation at another.
 
-Rule of this file: a table of such state, of the thread and of the process. A row says how to read it, and how to make
-an earlier value hold again for a while. The table's test names the state that can have no part in an update. The test
-asks the installed torch for all that can be set, and fails if something is in neither list.
+Rule of this file: a table of such state, both per thread and per process. A row defines how to read it, and how to
+restore an earlier value temporarily. The table's test lists the state that cannot affect an update. It asks the
+installed torch for everything that can be set, and fails if something is in neither list.
 
-Reading all of it takes two microseconds, and nearly always nothing differs. During an update another thread of the
-program sees the process's state that does differ.
+Reading the whole table takes two microseconds, and nearly always nothing differs. During an update, other threads of
+the program see the restored values of process-wide state that does differ.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 from prophet_scheduler.frontends.torch import references
 
 Values = Sequence[Any]
-"""Values at one moment, one for each row of the table."""
+"""Values at one time, one for each row of the table."""
 
 _C: Any = torch._C
 _DEVICE_TYPES = ("cpu", "cuda")
@@ -36,8 +36,8 @@ _SAME = contextlib.nullcontext()
 
 @dataclass(frozen=True)
 class ProgramState:
-    """One row. Within `within(value)` the value of another moment holds. A value for which `lasts`, if given, is false
-    is useless after the program has left it.
+    """One row. `within(value)`: context in which an earlier value holds again. `lasts`, if given, returns False for a
+    value that cannot be used once the program has left it.
     """
 
     name: str
@@ -47,31 +47,31 @@ class ProgramState:
 
 
 def of_now() -> Values:
-    """Return what holds now, in this thread."""
+    """Return the present values, in this thread."""
     return [read() for read in _READS]
 
 
 def can_hold_later(held: Values) -> bool:
-    """True if all of it can hold again after the program has left it."""
+    """Return True if all these values can be restored after the program has left them."""
     return all(lasts(held[row]) for row, lasts in _LASTS)
 
 
 def as_of(held: Values) -> AbstractContextManager[None]:
-    """Make the values of another moment hold again within the context."""
+    """Restore earlier values within the context."""
     return _SAME if of_now() == held else _as_of(held)
 
 
 @contextlib.contextmanager
 def _as_of(held: Values) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        for state, value in zip(TABLE, held, strict=False):  # Nothing is known before the first step().
-            if state.read() != value:  # Rows before it may have changed it.
+        for state, value in zip(TABLE, held, strict=False):  # Empty before the first step().
+            if state.read() != value:  # Earlier rows may have changed it.
                 stack.enter_context(state.within(value))
         yield
 
 
 def _setting(read: Callable[[], Any], put: Callable[[Any], Any]) -> Callable[[Any], AbstractContextManager[Any]]:
-    """Return the `within` of a value that is set as it is read."""
+    """Return the `within` of a value that `put` sets in the form that `read` returns."""
 
     @contextlib.contextmanager
     def within(value: Any) -> Iterator[None]:
@@ -90,16 +90,16 @@ def _set_by(name: str, read: Callable[[], Any], put: Callable[[Any], Any]) -> Pr
 
 
 def _flag(name: str, getter: str, setter: str) -> list[ProgramState]:
-    """Return the row of a torch flag, on a torch that has it."""
+    """Return the row of a torch flag, if this torch has it."""
     read, put = getattr(_C, getter, None), getattr(_C, setter, None)
     return [] if read is None or put is None else [_set_by(name, read, put)]
 
 
-# Modes. A mode that the program has left must not be asked, so where one has a part in step() nothing is late.
+# Modes. A mode must not be called after the program has left it, so nothing is late if one is active in step().
 
 
 def _function_modes() -> Values:
-    """Return this thread's modes, from the lowest to the topmost, without Prophet's own."""
+    """Return this thread's modes, from bottom to top, without Prophet's own."""
     count = _C._len_torch_function_stack()
     if not count:
         return ()
@@ -137,7 +137,7 @@ _TELLS_HOOKS = hasattr(_hooks, "_top_saved_tensors_default_hooks")
 
 
 def _saved_tensors_hooks() -> Any:
-    # torch 2.4 cannot tell. An update of an optimizer saves nothing for backward there either.
+    # torch 2.4 cannot tell, but an optimizer's update saves nothing for backward anyway.
     return _hooks._top_saved_tensors_default_hooks(False) if _TELLS_HOOKS else None
 
 
@@ -158,7 +158,7 @@ def _without_saved_tensors_hooks(_value: Any) -> Iterator[None]:
 
 
 def _autocast() -> Any:
-    """Return the autocast settings. None if it is off for all devices: then its types have no effect."""
+    """Return the autocast settings; None if autocast is off for all devices, since its types have no effect then."""
     if not _C._is_any_autocast_enabled():
         return None
     devices = [(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _DEVICE_TYPES]
@@ -177,7 +177,7 @@ def _with_autocast(value: Any) -> Iterator[None]:
 
 
 def _put_autocast(cached: bool, *devices: tuple[bool, torch.dtype]) -> None:
-    torch.clear_autocast_cache()  # A cache kept for one region is invalid in any other.
+    torch.clear_autocast_cache()  # The cache of one region is invalid in any other.
     torch.set_autocast_cache_enabled(cached)
     for kind, (enabled, dtype) in zip(_DEVICE_TYPES, devices, strict=True):
         torch.set_autocast_enabled(kind, enabled)
@@ -186,7 +186,7 @@ def _put_autocast(cached: bool, *devices: tuple[bool, torch.dtype]) -> None:
 
 @dataclass(frozen=True)
 class _Keys:
-    """Set of dispatch keys, to be compared. torch 2.4 has no number for it."""
+    """Comparable set of dispatch keys, for torch 2.4, which has no number for it."""
 
     words: str
     keys: Any = field(compare=False)
@@ -209,7 +209,7 @@ def _with_dispatch_keys(value: tuple[Any, Any]) -> AbstractContextManager[Any]:
 
 
 def _matmul_precision() -> str | None:
-    """Return the precision. None if the program has set it for one device by itself; the later rows cover that."""
+    """Return the precision; None if the program has set it for a single device, which later rows cover."""
     try:
         precision: str = _C._get_float32_matmul_precision()
         return precision
@@ -234,7 +234,7 @@ def _with_matmul_precision(value: str | None) -> Iterator[None]:
 
 
 def _fp32_precisions() -> list[ProgramState]:
-    """Return the rows of matrix products, after the settings they inherit from."""
+    """Return the rows for matrix products, each after the settings it inherits from."""
     get, put = getattr(_C, "_get_fp32_precision_getter", None), getattr(_C, "_set_fp32_precision_setter", None)
     if get is None or put is None:
         return []
@@ -300,7 +300,7 @@ TABLE: Sequence[ProgramState] = (
     *_flag(
         "implicit replication", "_get_dtensor_allow_implicit_replication", "_set_dtensor_allow_implicit_replication"
     ),
-    # torch's optimizers compute differently, with other bits, when told that they are compiled.
+    # torch's optimizers compute in another way, with other bits, when told that they are being compiled.
     _set_by(
         "compiling",
         functools.partial(_of_compiler.get, "_is_compiling_flag", False),

@@ -1,15 +1,15 @@
-"""Operations that may outlast an observer of the job: a profiler of torch's, or Python's trace of memory.
+"""Operations that may outlast an observer of the job: torch's profiler, or Python's tracemalloc.
 
-Rule of this file: what a profiler sees of Prophet, and two faults of others, which a collective that nobody waits for
-would run into.
+Rule of this file: what a profiler sees of Prophet, and workarounds for two bugs elsewhere that would hit a collective
+that nothing waits for.
 
-The observer of an operation writes into the profiler's memory when the operation ends, even after the profiler has
-stopped and freed that memory. torch itself crashes so where a collective outlasts its profiler. Profilers observe
-torch's RecordFunction, and this thread's switch of it keeps operations from them.
+An operation's observer writes into the profiler's memory when the operation ends, even after the profiler has stopped
+and freed that memory. Without Prophet, torch crashes in the same way if a collective outlasts its profiler. Profilers
+observe torch's RecordFunction, and a switch per thread hides operations from it.
 
-A torch thread that calls Python creates its Python thread state at each call, and waits for the interpreter with memory
-in hand for it. `tracemalloc.stop()` crashes before Python 3.12.9 (gh-128679) where a thread does. A thread that keeps
-the state of its first call does not.
+A torch thread that calls Python creates a Python thread state for each call, and waits for the GIL while holding memory
+allocated for that state. If a thread does so, `tracemalloc.stop()` crashes before Python 3.12.9 (gh-128679). A thread
+that keeps the state of its first call avoids this.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 _switch: Callable[[bool], None] = vars(torch.autograd)["_enable_record_function"]
 _profiled: Callable[[], bool] = vars(torch.autograd)["_profiler_enabled"]
 _IS_ON = "_ZN2at23isRecordFunctionEnabledEv"
-"""Symbol of at::isRecordFunctionEnabled(), which torch does not offer to Python."""
+"""Symbol of at::isRecordFunctionEnabled(), which torch does not expose to Python."""
 
 
 def _find() -> Callable[[], bool]:
@@ -42,7 +42,7 @@ _is_on = _find()
 
 @contextlib.contextmanager
 def unrecorded() -> Iterator[None]:
-    """Hide from profilers what this thread starts within the context, and how it goes on in other threads."""
+    """Hide operations that this thread starts within the context from profilers, even their parts in other threads."""
     before = _is_on()
     _switch(False)
     try:
@@ -52,7 +52,7 @@ def unrecorded() -> Iterator[None]:
 
 
 def shown(does: str, what: object) -> contextlib.AbstractContextManager[object]:
-    """Show the context in this thread's profiler under that name. Nearly free where none runs."""
+    """Return a context that is shown in this thread's profiler under that name; nearly free if no profiler runs."""
     if not _profiled():
         return contextlib.nullcontext()
     return torch.autograd.profiler.record_function(f"{does} {what}")
@@ -63,6 +63,6 @@ _STOPS_SAFELY = sys.version_info >= (3, 13, 2) or (3, 12, 9) <= sys.version_info
 
 
 def keep_thread_state() -> None:
-    """Keep the Python state of this thread, which torch made, from one call to the next, for good."""
+    """Keep the Python thread state of this torch thread between calls, for the rest of its life."""
     if not (_STOPS_SAFELY or hasattr(_here, "kept")):
         _here.kept = ctypes.pythonapi.PyGILState_Ensure()

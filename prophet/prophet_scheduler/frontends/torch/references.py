@@ -3,19 +3,18 @@
 Rule of this file: torch's function mode and its place among other modes. guards.py acts on a use.
 
 While updates are pending, a TorchFunctionMode sees every function and attribute of torch that this thread calls. By
-their storage it finds the tensors among the arguments that share the memory of a pending one: the parameter itself,
-`p.data`, `p.detach()`, a view of a flat tensor, the `.grad` that was sent. A call that only asks for a shape or the
-like, or for `.grad` itself, reads no value and passes.
+storage, it finds arguments that share memory with a pending tensor: the parameter itself, `p.data`, `p.detach()`, a
+view of a flat tensor, the `.grad` that was sent. A call that only asks for a shape or the like, or for `.grad` itself,
+reads no value and passes.
 
-Unseen are: memory that NumPy or a C++ extension reached before step(), and threads that threads.py cannot find.
+Not seen are memory that NumPy or a C++ extension reached before step(), and threads that threads.py cannot find.
 
-Python runs a signal's handler between any two calls of the main thread, also in Prophet's own. A handler that saves the
-model while Prophet waits finds everything brought up to date first, as always. In the middle of Prophet's own work,
-which is short and must not be begun anew, it finds things as they are then, as it would in the middle of an optimizer's
-step().
+Python runs signal handlers between any two calls of the main thread, even within Prophet. A handler that saves the
+model while Prophet waits finds everything up to date, as always. In the middle of Prophet's own work, which is short
+and must not be re-entered, it finds things as they are then, as it would in the middle of an optimizer's step().
 
-Modes are a stack, and a program leaves its own by taking the topmost away. So ours lies below all that the program has
-entered or will enter, and only above torch's own for the default device, which insists on the lowest place.
+Modes form a stack, and a program leaves its own mode by popping the top. So ours lies below all modes that the program
+has entered or will enter, and only above torch's own mode for the default device, which requires the bottom place.
 """
 
 from __future__ import annotations
@@ -56,20 +55,20 @@ _METADATA = frozenset(
 _grad, _requires_grad = (inspect.getattr_static(torch.Tensor, name) for name in ("grad", "requires_grad"))
 
 swapping = free_in_forks(threading.RLock())
-"""Held while an update has averages in the place of gradients, and while the program looks at a gradient or clears it:
-the two may be in different threads."""
+"""Held while an update has put averages in place of gradients, and while the program reads or clears a gradient: these
+may happen in different threads."""
 READ_NOTHING: dict[Any, Any] = {
     **dict.fromkeys((*_METADATA, _requires_grad.__set__)),
     **dict.fromkeys((_grad.__get__, _grad.__set__, _grad.__delete__), swapping),
 }
-"""Functions that read no value, each with the lock to hold while it runs, or None."""
+"""Functions that read no value, each with the lock to hold during the call, or None."""
 
 StorageKey = int
 Pending = Mapping[StorageKey, tuple[Any, ...]]
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """Return the tensor's memory; None if it has none of its own."""
+    """Return the tensor's storage; None if it has none of its own."""
     try:
         return tensor.untyped_storage()
     except (NotImplementedError, RuntimeError, AttributeError):
@@ -77,29 +76,29 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 
 
 def storage_key(tensor: torch.Tensor) -> StorageKey:
-    """Return the same key for all tensors that share memory; 0 if a tensor has none of its own."""
+    """Return a key that is equal for all tensors that share memory; 0 if the tensor has no storage of its own."""
     storage = storage_of(tensor)
     return int(storage._cdata) if storage is not None else 0
 
 
 def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensor and, for a tensor of several ranks (DTensor), this rank's part of it: each has its memory."""
+    """Return the tensor and, for a tensor of several ranks (DTensor), this rank's part, which has its own storage."""
     part = getattr(tensor, "_local_tensor", None)
     return [tensor] if part is None else [tensor, part]
 
 
 class _Here(threading.local):
-    """State of this thread: its mode, and whether its uses are looked at now."""
+    """State of this thread: its mode, and whether its uses count now."""
 
     mode: _References | None = None
     stays = False
-    """True if the mode stays while nothing is pending: nobody can give this thread one later."""
+    """True if the mode stays while nothing is pending, because no other thread could set it later."""
     away = False
-    """True while code made by torch.compile is at work."""
+    """True while code compiled by torch.compile runs."""
     blind = 0
     at_work = 0
     function: Any = None
-    """Function of torch whose use of tensors is looked at; None for none that is known."""
+    """Function of torch whose use of tensors is being handled; None if unknown."""
 
 
 _here = _Here()
@@ -115,15 +114,15 @@ class _References(TorchFunctionMode):
 
     unseen = READ_NOTHING
     __torch_function__ = method(call_seen)
-    """It has no frame of Python's, so torch's warnings in the function that it calls have the program's line."""
+    """It has no Python frame, so torch's warnings in the function that it calls show the program's line."""
 
     def look_at(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
-        """Look at the arguments of a function that is about to be called."""
+        """Check the arguments of a function that is about to be called."""
         if _here.blind:
             return
         if self._learning:
             self._note(args)
-        # This runs at every call of torch, so the common case is written out.
+        # This runs at every call of torch, so the common case is inlined.
         pending = self._pending
         try:
             for value in args:
@@ -138,7 +137,7 @@ class _References(TorchFunctionMode):
             self._look(func, kwargs.values())
 
     def look(self, values: Iterable[Any]) -> None:
-        """Do what a C function of torch would do with these arguments before it begins."""
+        """Check these values like the arguments of a C function of torch."""
         values = list(values)
         if self._learning:
             self._note(values)
@@ -148,11 +147,11 @@ class _References(TorchFunctionMode):
         in_c = func is None or isinstance(func, _IN_C)
         tensors, deeper = _tensors(values, whole=in_c)
         if deeper and not in_c and not _is_of_torch(func):
-            # A foreign function of torch's kind, whose calls of torch no mode of ours sees.
+            # A function from elsewhere that is dispatched like torch's; our mode sees none of its calls of torch.
             entries: Iterable[tuple[Any, ...] | None] = list(self._pending.values())
         else:
             entries = (self._pending.get(storage_key(tensor)) for tensor in tensors)
-        # At once, since a function that gets many, such as all gradients, then waits once and not for each.
+        # Together, so that a function that gets many tensors, such as all gradients, waits only once.
         together = tuple(itertools.chain.from_iterable(entry for entry in entries if entry is not None))
         if together:
             _here.function = func
@@ -174,21 +173,21 @@ _IN_C = (
     *(types.BuiltinFunctionType, types.MethodDescriptorType, types.MethodWrapperType, types.WrapperDescriptorType),
     *(torch._ops.OpOverload, torch._ops.OpOverloadPacket),
 )
-"""Types of torch's functions outside Python. They take no dicts, and read nested lists to the last number."""
+"""Types of torch's functions outside Python. They take no dicts, and read nested lists at any depth."""
 
 
 def _is_of_torch(func: Any) -> bool:
-    """True for a Python function of torch, which reads no tensors below a list or a tuple of them. `__deepcopy__` also
-    gets a reference to all that was copied before.
+    """Return True for a Python function of torch: these read no tensors nested deeper than one list or tuple, though
+    `__deepcopy__` gets a reference to everything copied before.
     """
     return isinstance(func, types.FunctionType) and func.__module__.partition(".")[0] == "torch"
 
 
 def _tensors(values: Iterable[Any], whole: bool) -> tuple[list[torch.Tensor], bool]:
-    """Return the tensors in `values`, and in lists and tuples among these, with `whole` at any depth; and True if
-    something met may have more of them.
+    """Return the tensors in `values` and in lists and tuples among these (`whole`: at any depth), and True if something
+    found may contain more of them.
 
-    The work is what torch itself does with such arguments: it does not depend on what else they refer to.
+    This costs as much as torch's own processing of such arguments: it does not follow any other references.
     """
     tensors: list[torch.Tensor] = []
     level: list[Iterable[Any]] = [values]
@@ -197,7 +196,7 @@ def _tensors(values: Iterable[Any], whole: bool) -> tuple[list[torch.Tensor], bo
     while level:
         below: list[Iterable[Any]] = []
         for container in level:
-            # Only the types of the members are looked at in a list of numbers.
+            # In a list of numbers, only the members' types are checked.
             if not first and not any(issubclass(kind, _LOOKED_AT) for kind in set(map(type, container))):
                 continue
             for value in container:
@@ -218,13 +217,13 @@ Use = Callable[[Any], None]
 
 
 def watch_here(pending: Pending, watched: Mapping[int, Any], learning: Any, use: Use, stays: bool = False) -> None:
-    """Call `use` in this thread from now on with the entry of each tensor before its use; with `stays` for the thread's
-    life.
+    """From now on, in this thread, call `use` with the entry of each tensor before its use; with `stays`, for the
+    thread's lifetime.
 
-    Within a backward pass nothing changes: torch puts the modes of its begin back after each node.
+    Within a backward pass this does nothing: torch restores the initial modes of the pass after each node.
 
-    `pending` has entries by `storage_key`, which are tuples; for tensors used together `use` gets one of all. `watched`
-    has entries by id and counts only while `learning` is true.
+    `pending` has tuples by `storage_key`; for tensors used together `use` gets their concatenation. `watched` has
+    entries by id, and counts only while `learning` is not empty.
     """
     if _here.away or in_backward():
         return
@@ -240,9 +239,9 @@ def _enter(mode: _References) -> None:
 
 
 def stop_here(for_good: bool = False) -> None:
-    """End what `watch_here` began in this thread. One that stays ends only `for_good`.
+    """End `watch_here` in this thread. A mode that `stays` ends only `for_good`.
 
-    Within a call that the mode handles, it goes at the next one.
+    During a call that the mode itself handles, it ends at the next call instead.
     """
     if _here.mode is None or ((_here.stays or in_backward()) and not for_good):
         return
@@ -252,10 +251,11 @@ def stop_here(for_good: bool = False) -> None:
 
 @contextlib.contextmanager
 def within_backward(*tables: Any) -> Iterator[None]:
-    """Watch all hooks of a backward pass that begins in the context, with what `watch_here` takes; without that, none.
+    """Watch all hooks of a backward pass that begins in the context, with the arguments of `watch_here`; without any,
+    watch none.
 
-    torch has taken this thread's mode away if it handles `loss.backward()`, and gives each hook the modes that the pass
-    began with.
+    While this thread's mode handles `loss.backward()`, torch has removed it from the stack; and torch gives each hook
+    the modes with which the pass began.
     """
     mode = _References(*tables) if tables else None
     with aside():
@@ -271,7 +271,7 @@ def within_backward(*tables: Any) -> Iterator[None]:
 
 
 def _take_off() -> int | None:
-    """Take this thread's mode off the stack. Returns the number of modes above it; None if it is not there."""
+    """Take this thread's mode off the stack. Return the number of modes above it; None if it was not there."""
     if _here.mode is None:
         return None
     with _modes_above(_References) as above:
@@ -283,25 +283,25 @@ def _take_off() -> int | None:
 
 
 def look(values: Iterable[Any]) -> None:
-    """Count these as used in this thread, for a caller that is no function seen by a mode."""
+    """Count these values as used in this thread, for calls that no mode sees."""
     mode = _here.mode
     if mode is not None and not _here.blind:
         mode.look(values)
 
 
 def may_write() -> bool:
-    """True if the use at hand may be a write, by torch's names: in place, or of an item or an attribute."""
+    """Return True if the present use may be a write, going by torch's names: in place, or to an item or attribute."""
     name = str(getattr(_here.function, "__name__", "_")).partition(".")[0]
     return (name.endswith("_") and not name.endswith("__")) or name.startswith(("__i", "__set"))
 
 
 def is_watch(mode: Any) -> bool:
-    """True if this function mode is one of Prophet's, which changes no result."""
+    """Return True if this function mode is one of Prophet's, which do not change results."""
     return isinstance(mode, _References)
 
 
 def in_backward() -> bool:
-    """True if this thread runs a node of a backward pass."""
+    """Return True if this thread is running a node of a backward pass."""
     return torch._C._current_graph_task_id() != -1
 
 
@@ -311,7 +311,7 @@ def watching_here() -> bool:
 
 @contextlib.contextmanager
 def aside() -> Iterator[None]:
-    """Take this thread's mode off the stack within the context: Prophet's own code pays nothing for being seen."""
+    """Take this thread's mode off the stack within the context, so that Prophet's own code does not pay for it."""
     mode = _here.mode
     above = _take_off()
     try:
@@ -325,8 +325,8 @@ def aside() -> Iterator[None]:
 
 @contextlib.contextmanager
 def away() -> Iterator[None]:
-    """Take this thread's mode off the stack within the context, and enter none, as code made by torch.compile expects.
-    That code checks the stack before it runs, and is made anew if the stack differs.
+    """Take this thread's mode off the stack within the context, and enter no other, as code of torch.compile expects.
+    Such code checks the stack before it runs, and is recompiled if the stack differs.
     """
     before, _here.away = _here.away, True
     try:
@@ -336,8 +336,8 @@ def away() -> Iterator[None]:
         _here.away = before
 
 
-# Every gradient passes through several of these two, between computations that leave nothing of Python's in a cache: so
-# they keep no state, and are no generators.
+# Every gradient passes through these two several times, between computations that evict Python from the CPU's caches.
+# So they keep no state, and are not generators.
 
 
 class _Blind:
@@ -362,7 +362,7 @@ _blind, _at_work = _Blind(), _AtWork()
 
 
 def blind() -> AbstractContextManager[None]:
-    """Count no use by this thread within the context."""
+    """Count no uses by this thread within the context."""
     return _blind
 
 
@@ -371,15 +371,15 @@ def is_blind() -> bool:
 
 
 def at_work() -> AbstractContextManager[None]:
-    """Mark this thread as at Prophet's own work within the context: it is blind, and nothing is brought up to date for
-    a signal's handler.
+    """Mark this thread as doing Prophet's own work within the context: it is blind, and signal handlers cannot bring
+    anything up to date.
     """
     return _at_work
 
 
 def unhandled() -> AbstractContextManager[None]:
-    """Make torch ask no mode within the context, ours or another, which takes a microsecond at each call. For work on
-    many tensors that waits for nothing.
+    """Make torch call no mode within the context, whether ours or another: that takes a microsecond per call. Use this
+    for work on many tensors that waits for nothing.
     """
     context: AbstractContextManager[None] = torch._C.DisableTorchFunction()
     return context
@@ -391,8 +391,8 @@ def is_at_work() -> bool:
 
 @contextlib.contextmanager
 def waiting() -> Iterator[None]:
-    """Mark the work at hand as only waiting within the context: a handler may bring anything up to date. Changes
-    nothing if it is part of other work.
+    """Mark the present work as only waiting within the context, so that a signal handler may bring anything up to date.
+    This has no effect if the work is part of other work.
     """
     before = _here.at_work, _here.blind
     if before[0] == 1:
@@ -424,8 +424,8 @@ _stack = _Stack()
 
 @contextlib.contextmanager
 def _modes_above(kind: type | tuple[type, ...], most: int = sys.maxsize) -> Iterator[Sequence[Any]]:
-    """Take the modes above the topmost one of this kind off the stack within the context, at most `most`. Takes all of
-    them if there is none of this kind. Yields the modes taken.
+    """Within the context, take the modes above the topmost one of this kind off the stack, or all if there is none, but
+    at most `most`. Yields the modes taken.
     """
     taken: list[Any] = []
     while _stack.height() and len(taken) < most and not isinstance(_stack.top(), kind):

@@ -1,11 +1,11 @@
-"""Learning rates of asynchronous training that follow the delays of its updates (MLfabric, section 3.1 and 10.4).
+"""Learning rates for asynchronous training that follow the delays of its updates (MLfabric, sections 3.1 and 10.4).
 
 Rule of this file: the formula, and a PyTorch scheduler around it.
 
-An update applied long after the weights that it was computed from is worth less, and does harm with a long step. A
-constant rate has to be short enough for the worst possible delay. This one (AdaDelay, cited there as [31]) is shorter
-for late updates only. With it the expected loss falls as in Eq. 3. Where delays stay within a narrow range, as with a
-delay bound, it falls faster by a factor (Eq. 4).
+An update applied long after the weights from which it was computed is worth less, and does harm if its step is long. A
+constant rate has to be small enough for the worst possible delay. This rate (AdaDelay, cited in the paper as [31]) is
+smaller only for late updates. With it the expected loss falls as in Eq. 3. If delays stay within a narrow range, as
+with a delay bound, the loss falls faster by a factor (Eq. 4).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import torch
 def delay_adaptive(largest: float, constant: float, step: int, delay: int) -> float:
     """Return the learning rate 1 / (L + c sqrt(t + tau)) of section 10.4.
 
-    `largest` is 1 / L, the longest step that the loss's smoothness allows. `constant` is c, `step` is t, the number of
-    updates in the model, and `delay` is tau, in versions. Raises ValueError for impossible values.
+    `largest` is 1 / L, the longest step that the smoothness of the loss allows. `constant` is c. `step` is t, the
+    number of updates in the model. `delay` is tau, in versions. Raises ValueError for impossible values.
     """
     if not 0 < largest < math.inf or not 0 <= constant < math.inf:
         raise ValueError(f"largest rate {largest}, constant {constant}: give numbers above 0, and 0 or more")
@@ -31,10 +31,10 @@ def delay_adaptive(largest: float, constant: float, step: int, delay: int) -> fl
 
 
 class DelayAdaptiveLR(torch.optim.lr_scheduler.LRScheduler):
-    """Scheduler that sets each group's rate by `delay_adaptive`, with the rate it began with as the largest.
+    """Scheduler that sets each group's rate by `delay_adaptive`, with the group's initial rate as the largest.
 
-    For an optimizer of asynchronous training under Prophet: t and tau are its version and the delay of its last update.
-    `observe`, if given, returns the two instead. Call `step()` after each `optimizer.step()`.
+    It is for an optimizer of asynchronous training under Prophet: t and tau are its version and the delay of its last
+    update. `observe`, if given, returns both instead. Call `step()` after each `optimizer.step()`.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class DelayAdaptiveLR(torch.optim.lr_scheduler.LRScheduler):
         self.constant = constant
         rounds: Any = getattr(optimizer, "asynchronous", None)
         if observe is None and rounds is None:
-            raise ValueError("the optimizer trains with the others in step: it has no delays; leave this scheduler out")
+            raise ValueError("the optimizer trains synchronously, so it has no delays; leave this scheduler out")
         self._observe = observe if observe is not None else lambda: (rounds.version, rounds.delay)
         super().__init__(optimizer, last_epoch)
 
@@ -56,5 +56,5 @@ class DelayAdaptiveLR(torch.optim.lr_scheduler.LRScheduler):
         return [delay_adaptive(float(base), self.constant, step, delay) for base in self.base_lrs]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state without what belongs to this process."""
+        """Return the state without `observe`, which belongs to this process."""
         return {key: value for key, value in super().state_dict().items() if key != "_observe"}

@@ -1,11 +1,11 @@
-"""step() of the program's own optimizers: late updates of gradients that a wrapper of a module averages.
+"""step() of the program's own optimizers: late updates for gradients averaged by a module wrapper.
 
-Rule of this file: which optimizers step so, and what one step is. updates.py makes late updates, awaited.py knows when
-an average is in `.grad`.
+Rule of this file: which optimizers make late updates, and what a step does then. updates.py makes the late updates;
+awaited.py knows when an average is in `.grad`.
 
-The program wraps no optimizer, so the classes of torch.optim are wrapped: their step() asks here first. One whose
-gradients are awaited gets `ModuleUpdates`, and stays of its class. Everything else steps as without Prophet and waits
-for what it reads, since guards.py watches gradients.
+Since the program wraps no optimizer, the classes of torch.optim are patched: their step() calls this file first. An
+optimizer whose gradients are awaited gets `ModuleUpdates` and keeps its class. All others step as without Prophet, and
+wait for whatever they read, since guards.py watches gradients.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _installed = False
 
 
 class ModuleUpdates(Updates):
-    """Updates of one optimizer, whose parameters may be of several modules.
+    """Updates of one optimizer, whose parameters may belong to several modules.
 
-    They live as long as the optimizer, and while some are pending.
+    This object lives as long as the optimizer, and as long as any update is pending.
     """
 
     def _none_pending(self) -> None:
@@ -46,7 +46,7 @@ class ModuleUpdates(Updates):
             each.end()
 
     def can_be_late(self) -> bool:
-        """True if this step may return before its updates are made. If not, gradients are averages afterwards."""
+        """Return True if this step may return before its updates are made. If False, gradients now hold averages."""
         if not self._needs_whole_step():
             return True
         self.flush()
@@ -56,19 +56,19 @@ class ModuleUpdates(Updates):
         return False
 
     def idle(self) -> bool:
-        """True if nothing in this step is or was late: no gradient was averaged, or torch's reducer did it."""
+        """Return True if nothing in this step is or was late: no gradient was averaged, or torch's reducer did it."""
         if self._needs_whole_step():
             return False
         return not any(slot.life.to_come or slot.life.staged for slot in self._slots())
 
     def step_at_once(self, step: Callable[[torch.optim.Optimizer], Any]) -> Any:
-        """Run the class's own step, in which the program has no part."""
+        """Run the class's own step, which involves no code of the program."""
         self._settle_others()
         with self._stepping():
             return step(self._optimizer)
 
     def step(self, closure: Callable[[], Any] | None) -> Any:
-        """Update averaged parameters late, and the others at once with their present `.grad`."""
+        """Update parameters with awaited averages late, and the others at once with their present `.grad`."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -87,7 +87,7 @@ class ModuleUpdates(Updates):
                 if param.grad is not None:
                     local.setdefault(number, []).append(param)
                 if slot is not None and slot.life.due and slot.sent() is None:
-                    # Cleared or written, and nobody has it any more to look at its average.
+                    # The gradient was cleared or written, and nothing holds it any more to read its average.
                     move((slot,), FORGET)
             self._order = sorted(late, key=lambda slot: (slot.rounds.number, slot.place))
             for turn, slot in enumerate(self._order):
@@ -110,7 +110,7 @@ class ModuleUpdates(Updates):
 
     @staticmethod
     def _awaited(param: torch.Tensor) -> Slot | None:
-        """Return the slot that brings the parameter's average. If several modules await it, `.grad` is settled."""
+        """Return the slot that receives the parameter's average. If several modules await it, settle `.grad` first."""
         slots = torch_guards.slots_of(param)
         if len(slots) == 1:
             return slots[0]
@@ -122,7 +122,7 @@ class ModuleUpdates(Updates):
 
 
 class _Wire(AverageSource):
-    """Averages of several modules as one optimizer waits for them."""
+    """Averages of several modules, for an optimizer that waits for them."""
 
     def __init__(self, rounds: Sequence[AwaitedRounds]) -> None:
         self._rounds = rounds
@@ -135,8 +135,8 @@ class _Wire(AverageSource):
 
     def wait_activity(self, limit_s: float) -> None:
         if not self._rounds:
-            return  # A signal's handler has had all updates made since the last look.
-        # Mostly of one module, and then its end of a wait is announced. Several take turns.
+            return  # A signal handler has had all updates made meanwhile.
+        # Usually there is one module, which announces arrivals. With several, wait briefly and check all of them.
         self._rounds[0].wait_activity(WAIT_LIMIT_S if len(self._rounds) == 1 else limit_s)
 
     def progress(self) -> object:
@@ -147,15 +147,15 @@ class _Wire(AverageSource):
 
 
 def _updates_of(optimizer: torch.optim.Optimizer) -> ModuleUpdates | None:
-    """Return the maker of the optimizer's late updates; None if they are made as always."""
+    """Return the maker of the optimizer's late updates; None if its updates are not late."""
     _begin(optimizer)
     updates = updates_of(optimizer)
     return updates if isinstance(updates, ModuleUpdates) else None
 
 
 def _begin(optimizer: torch.optim.Optimizer) -> None:
-    """Settle how an optimizer steps, when it first does so with averaged parameters."""
-    if has_begun(optimizer) or references.is_blind():  # Prophet steps: an update runs the class's own step().
+    """Decide how an optimizer steps, when it first does so with averaged parameters."""
+    if has_begun(optimizer) or references.is_blind():  # If blind, Prophet itself runs the class's step() for an update.
         return
     params = (param for group in optimizer.param_groups for param in group["params"])
     if slots := [slot for param in params for slot in torch_guards.slots_of(param)]:
@@ -166,7 +166,7 @@ def _begin(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _before_step(optimizer: torch.optim.Optimizer) -> None:
-    """Settle how an optimizer steps. A step() of its own may read in C++, so all that it may read comes first."""
+    """Decide how an optimizer steps. Its own step() may read in C++, so first finish everything that it may read."""
     _begin(optimizer)
     if updates_of(optimizer) is None and not references.is_blind():
         slots = (slot for group in optimizer.param_groups for p in group["params"] for slot in torch_guards.slots_of(p))
@@ -183,7 +183,7 @@ def install() -> None:
     for kind in vars(torch.optim).values():
         if isinstance(kind, type) and issubclass(kind, base) and "step" in vars(kind) and kind is not base:
             _stand_before(kind)
-    # Optimizers from elsewhere have a step() of their own.
+    # Optimizers from elsewhere have their own step().
     own_hooks.add(torch_optimizer.register_optimizer_step_pre_hook(lambda self, *_: _before_step(self)).id)
     for candidate in gc.get_objects():
         if issubclass(type(candidate), base):
@@ -191,8 +191,8 @@ def install() -> None:
 
 
 def _stand_behind_schedule(optimizer: torch.optim.Optimizer) -> None:
-    """Wrap step() again where an older learning rate schedule keeps its old step(), in a wrapper that only notes the
-    call. So does this one, with the present step().
+    """Replace the wrapper with which an earlier learning rate scheduler notes calls of step(), since it holds the old
+    step(). The new wrapper also notes the call, but calls the present step().
     """
     own = vars(optimizer)
     noting: Any = own.get("step")
@@ -219,7 +219,7 @@ def _stand_before(kind: type[torch.optim.Optimizer]) -> None:
         if kind is step_owner(type(self)) and not (args[1:] or set(kwargs) - {"closure"} or references.is_blind()):
             updates = _updates_of(self)
             if updates is not None:
-                torch_guards.leave_references()  # Who looked at all gradients waited for the last average.
+                torch_guards.leave_references()  # A program that has read all gradients has nothing left to wait for.
                 closure = args[0] if args else kwargs.get("closure")
                 if closure is None and updates.idle():
                     return updates.step_at_once(original)
@@ -227,7 +227,7 @@ def _stand_before(kind: type[torch.optim.Optimizer]) -> None:
                     return updates.step(closure)
         return original(self, *args, **kwargs)
 
-    # torch puts its hooks around step() when the first object of a class is made, and marks it by this.
+    # torch wraps step() with its hooks when the first object of a class is created, and marks it by this attribute.
     if getattr(original, "hooked", False):
         step.hooked = True  # type: ignore[attr-defined]
     kind.step = step  # type: ignore[method-assign]

@@ -1,20 +1,20 @@
-"""Order between streams: every order between two streams of a device that the front end relies on.
+"""Order between streams: every order between two streams of a device on which the front end relies.
 
-Rule of this file: streams and events, and nothing about gradients or optimizers. A processor has no streams; there each
+Rule of this file: streams and events, and nothing about gradients or optimizers. A CPU has no streams, so there each
 method returns at once.
 
-torch itself orders only the work of one stream. Five things here cross streams:
+torch itself orders work only within a stream. Five things here cross streams:
 
 - Hooks copy a block's gradients to their places, each on the stream on which its backward ran. BytePS records one event
-  on the current stream when the tensor is pushed. At the first push of a key it does so in a thread of its own, where
-  the current stream is the default one. So before a push both streams wait for all copies.
+  on the current stream when the tensor is pushed. For a key's first push it does so in a thread of its own, where the
+  default stream is current. So before a push, both streams wait for all copies.
 - BytePS's result is in the tensor when its handle is done. But the division by the number of workers has only been
-  started, on the default stream of BytePS's thread. Whoever reads the average waits for that stream.
+  started, on the default stream of BytePS's thread. So a reader of the average waits for that stream.
 - An update runs on its home, the stream on which step() was called, as the optimizer would have. The current stream
-  waits for it where the parameter is used, then and at each later use.
-- The next copy to a gradient's place waits until that update has read the average there.
-- Tensors that the update reads or writes on its home may have been allocated on another stream, so the allocator has to
-  know.
+  waits for the update wherever the parameter is used, then and later.
+- The next copy to a gradient's place waits until the update has read the average there.
+- Tensors that the update reads or writes on its home stream may have been allocated on another stream, which the
+  allocator has to know.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from typing import Any
 import torch
 
 Event = Any
-"""Event that a stream can wait for, or None where there is nothing to wait for."""
+"""Event that a stream can wait for; None if there is nothing to wait for."""
 Stream = Any
-"""torch stream, None on a device that has none."""
+"""torch stream; None on a device without streams."""
 
 
 class Streams:
-    """Streams of one device. This class is for a device without any: a call of torch has done its work when it returns.
+    """Streams of one device. This base class is for devices without streams, where torch's calls are synchronous.
 
     `home` is the stream on which step() was called.
     """
@@ -45,29 +45,29 @@ class Streams:
         return None
 
     def on(self, stream: Stream) -> AbstractContextManager[Any]:
-        """Make `stream` the current one within the context."""
+        """Make `stream` the current stream within the context."""
         return contextlib.nullcontext()
 
     def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
-        """Keep the memory of `tensor` until its use on `stream` is over."""
+        """Keep the memory of `tensor` until its use on `stream` has finished."""
 
     def mark(self) -> Event:
-        """Return an event after all work given to the current stream so far."""
+        """Return an event after all work submitted to the current stream so far."""
         return None
 
     def follow(self, event: Event) -> None:
-        """Make the current stream go on only after `event`."""
+        """Make the current stream wait for `event`."""
 
     def before_push(self, copies: Iterable[Event]) -> None:
         """Order the copies into a tensor before any event that BytePS records for it."""
 
     def before_average(self, ends: Iterable[Event] = ()) -> None:
-        """Order the end of the averages before what follows. BytePS's ends with its division, started on the default
-        stream; an engine that marks the end of each transfer passes `ends`.
+        """Order the end of the averages before subsequent work. BytePS's average ends with its division, started on the
+        default stream; an engine that marks the end of each transfer passes `ends`.
         """
 
     def before_look(self, copied: Event) -> None:
-        """Order the copy of an average to a `.grad` before the program's use of it."""
+        """Order the copy of an average to a `.grad` before the program's use of that."""
 
 
 class CudaStreams(Streams):

@@ -1,12 +1,12 @@
-"""Threads that did not call step() but may use its pending updates: they are watched like the one that did.
+"""Threads that did not call step() but may use parameters with pending updates: they are watched, too.
 
-Rule of this file: when a thread begins to be watched. references.py watches it.
+Rule of this file: when to start watching a thread. references.py watches it.
 
-torch's function modes belong to one thread, and no other thread can set them. So each Python thread gets ours as it
-begins. An older one gets it where it takes a task of an executor or wakes from a wait for another thread, since it may
-learn of a step then. An older pool of threads whose queue cannot be intercepted finds all updates made when it gets a
-task. Threads that Python neither begins nor wakes remain unseen: C++ threads, an older thread that polls a variable,
-and the first time that an older one wakes from a condition with an RLock.
+torch's function modes belong to one thread, and no other thread can set them. So each Python thread gets our mode when
+it starts. A thread from before gets it when it takes a task of an executor or wakes from waiting for another thread,
+since it may learn of a step then. For an earlier thread pool whose queue cannot be intercepted, all updates are made
+before it gets a task. Threads that Python neither starts nor wakes remain unseen: C++ threads, earlier threads that
+poll a variable, and the first time that an earlier thread wakes from a condition with an RLock.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from multiprocessing.pool import ThreadPool
 from typing import Any
 
 OWN = "prophet-"
-"""Prefix of the names of our own threads, which wait for no update."""
+"""Name prefix of our own threads, which never wait for updates."""
 
 _watched: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 def is_unwatched() -> bool:
-    """True if this thread is one of ours, or Python has not begun it.
+    """Return True if this thread is one of ours, or was not started by Python.
 
-    torch would keep a mode in such a thread's memory and free it at its end, which takes Python's lock. Whoever
-    joins the thread may have the lock: MXNet's engine joins its own before each fork.
+    torch would keep a mode in such a thread's memory and free it when the thread ends, which takes the GIL. But the
+    joining thread may hold the GIL: MXNet's engine joins its threads before each fork.
     """
     thread = threading.current_thread()
     return thread.name.startswith(OWN) or isinstance(thread, threading._DummyThread)
@@ -38,9 +38,9 @@ def is_unwatched() -> bool:
 def watch_all(
     begins: Callable[[], None], ends: Callable[[], None], wakes: Callable[[], None], flush: Callable[[], None]
 ) -> None:
-    """Call `begins` and `ends` in each new thread, and `wakes` in each that may have learned of a step.
+    """Call `begins` and `ends` in each new thread, and `wakes` in each thread that may have learned of a step.
 
-    Where an older thread of a pool may have, the thread that gives it a task calls `flush`.
+    If an earlier thread of a pool may learn of one, the thread that gives the pool a task calls `flush`.
     """
     run: Callable[..., None] = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
@@ -62,7 +62,7 @@ def watch_all(
     threading.Thread._bootstrap_inner = watched  # type: ignore[attr-defined]
     _before(ThreadPool, "_check_running", hand_over)
     _before(concurrent.futures.thread._WorkItem, "run", lambda *_: wakes())  # type: ignore[attr-defined]
-    # A wait already under way ends through a method that it looks up at its end.
+    # A wait that is already in progress will end through a method that it looks up then.
     waits = (threading.Condition, "wait"), (threading.Condition, "_acquire_restore"), (threading.Thread, "join")
     for kind, name in waits:
         _after(kind, name, wakes)

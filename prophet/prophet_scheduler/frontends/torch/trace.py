@@ -1,13 +1,13 @@
-"""Forward pass of a job: how long each layer takes, and the graph, from a few iterations early in a job.
+"""Forward pass of a job: the time of each layer, and the graph, from a few iterations early in a job.
 
-Rule of this file: when the parts of a model are called, and what follows for its gradients, whichever engine averages
-them. Times are seconds. Events of transfers tell only the length of the forward pass. Policies that pack transfers
-beside it (PACE, Caramel) need the time of each layer; their systems use the framework's trace of operations. A policy
-that orders by the model's graph (TicTac) gets the autograd graph of a traced forward pass.
+Rule of this file: when the parts of a model are called, and what follows for its gradients, on any engine. Times are in
+seconds. Transfer events only show the duration of the whole forward pass. Policies that overlap transfers with it
+(PACE, Caramel) need the time of each layer; their systems use the framework's trace of operations. A policy that orders
+by the model's graph (TicTac) gets the autograd graph of a traced forward pass.
 
-A module with parameters of its own is assumed to use them when it is called. Nothing may wait for the network in a
-traced forward pass, so the engine's front end lets no update outlast step() meanwhile. On an asynchronous device a call
-tells when work was handed over and not how long it takes, so such a model must not be traced.
+A module with its own parameters is assumed to use them when called. Nothing may wait for the network in a traced
+forward pass, so the engine's front end lets no update outlast step() meanwhile. On an asynchronous device, a call shows
+when work is submitted and not how long it takes, so models there must not be traced.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from prophet_scheduler.models.graph_patterns import ForwardStep
 
 PASSED_OVER = 3
-"""First iterations, left out: memory is allocated in them, and some waited."""
+"""Number of first iterations left out: they allocate memory, and some have waited."""
 TRACED = 8
 
 
 class ForwardTrace:
     """Trace of a model's forward passes; `params` are its gradients' parameters in forward order.
 
-    `begins`, `ends` and `remove` are for the thread that trains; any thread may call the rest. `with_graph`: trace the
-    graph, too.
+    Only the training thread may call `begins`, `ends` and `remove`; other methods are for any thread. `with_graph`:
+    trace the graph, too.
     """
 
     def __init__(self, params: Sequence[torch.Tensor], with_graph: bool = False) -> None:
         self.done = False
         self.why_not = ""
-        """Reason, in a few words, why there is no trace, once it is known."""
+        """Reason why there is no trace, in a few words; empty if there is no such reason so far."""
         self._with_graph = with_graph
         self._steps: list[ForwardStep] = []
         self._count = len(params)
@@ -64,7 +64,7 @@ class ForwardTrace:
             self._open = {}
 
     def ends(self) -> None:
-        """End the forward pass, where this is seen before its backward pass begins."""
+        """End the forward pass, if the caller sees its end before the backward pass begins."""
         if self._open is not None:
             self._open[self._count] = time.monotonic()
             self._rows.append(self._open)
@@ -77,8 +77,8 @@ class ForwardTrace:
             self._remove()
 
     def abandon(self) -> None:
-        """Stop because the model is gone. Hooks stay and do nothing: this runs in a finalizer, while torch may iterate
-        over them.
+        """Stop because the model is gone. The hooks remain and do nothing: this runs in a finalizer, and torch may be
+        iterating over them.
         """
         self._open = None
         self.done = True
@@ -90,10 +90,10 @@ class ForwardTrace:
         self.done = True
 
     def forward_s(self) -> list[float] | None:
-        """Return the seconds by gradient, from the first use of its parameter to that of the next. None before the
-        trace is done.
+        """Return the seconds by gradient, from the first use of its parameter to the first use of the next parameter;
+        None before the trace is done.
 
-        A parameter first used after that of the gradient behind it counts as used with that one.
+        A parameter first used after the next one in forward order counts as used together with it.
         """
         if not self._complete:
             return None
@@ -103,9 +103,8 @@ class ForwardTrace:
         return [statistics.median(times) for times in zip(*layers, strict=True)]
 
     def forward_of(self, blocks: Sequence[Block]) -> dict[int, float] | None:
-        """Return the same by the ids of these blocks. A block is used when the first gradient it has a part of is used.
-
-        `blocks` in the order of their places. None before the trace is done.
+        """Return the seconds of forward by id of these blocks, which are in the order of their places; None before the
+        trace is done. A block is used when the first gradient with a part in it is used.
         """
         forward_s = self.forward_s()
         if forward_s is None:
@@ -115,9 +114,9 @@ class ForwardTrace:
         return {block.id: after - before for block, (before, after) in zip(blocks, itertools.pairwise(at), strict=True)}
 
     def graph(self, blocks: Sequence[Block]) -> Graph | None:
-        """Return the forward pass behind the transfers of these blocks, in their order, with measured times.
+        """Return the graph of the forward pass after transfers of these blocks, in their order, with measured times.
 
-        None before the trace is done, and if it lacks a parameter: `why_not` then has the reason.
+        None before the trace is done, or if it lacks a parameter; `why_not` has the reason then.
         """
         if not self._complete:
             return None
@@ -143,15 +142,15 @@ class ForwardTrace:
         return self._rows[PASSED_OVER:]
 
     def _used_at(self, row: dict[int, float]) -> list[float]:
-        """Return the times by gradient, then the end of forward. A parameter without a call counts with the next."""
+        """Return the times of use by gradient, then the end of forward. A parameter without one gets the next one's."""
         times = [row[self._count]]
         for place in reversed(range(self._count)):
             times.append(min(times[-1], row.get(place, times[-1])))
         return times[::-1]
 
     def _layer_s(self) -> dict[str, float]:
-        """Return the seconds by parameter, from its first use to the next use of any, whatever the order. The last of
-        those used at once has all of the time.
+        """Return the seconds by parameter, from its first use to the next use of any other, in actual order. Of
+        parameters used at once, the last gets all of the time.
         """
         seconds: dict[int, list[float]] = {}
         for row in self._kept:
@@ -161,7 +160,7 @@ class ForwardTrace:
         return {_parameter(place): statistics.median(values) for place, values in seconds.items()}
 
     def _called(self, module: nn.Module, _inputs: Any) -> None:
-        # Without gradients it is an evaluation.
+        # A pass without gradients is an evaluation.
         if self._open is None or torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return
         now = time.monotonic()
@@ -183,7 +182,7 @@ class ForwardTrace:
             self.remove(f"reading its graph failed ({type(error).__name__}: {error})")
             return
         unseen = self._travel.difference(*(step.parameters for step in steps))
-        if len(unseen) < len(self._unseen):  # It may be a loss of something else.
+        if len(unseen) < len(self._unseen):  # Another loss may cover fewer parameters.
             self._steps, self._unseen = steps, unseen
 
 

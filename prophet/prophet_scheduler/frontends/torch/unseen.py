@@ -1,6 +1,6 @@
-"""Calls that reach tensors past every mode of torch: TorchScript, process groups, CUDA graphs, torch.func, pickling.
+"""Calls that reach tensors unseen by any mode of torch: TorchScript, process groups, CUDA graphs, torch.func, pickling.
 
-Rule of this file: which calls these are. guards.py decides what comes before them.
+Rule of this file: which calls these are. guards.py decides what to do before them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OF_PROCESS_GROUPS = (
     *("_reduce_scatter_base", "reduce_scatter_single", "reduce_scatter_single_coalesced"),
     "reduce_scatter_tensor_coalesced",
 )
-"""Methods that take tensors. The functions of torch.distributed are seen without this."""
+"""Methods that take tensors. Modes see the functions of torch.distributed anyway."""
 _OF_SCRIPTS = "save", "save_to_buffer", "_save_for_mobile", "_save_to_buffer_for_mobile", "dump", "__deepcopy__"
 _ON_SCRIPTS = (
     *("_freeze_module", "_save_jit_module", "_save_jit_module_to_bytes", "_jit_to_static_module"),
@@ -32,7 +32,7 @@ _ON_SCRIPTS = (
 
 def watch(may_reach_all: Callable[[], None], sends: Callable[[torch.Tensor], None]) -> None:
     """Call `may_reach_all` before each call that may use any tensor, and `sends` before a tensor is pickled for another
-    process. A process group's arguments are looked at as those of a function of torch.
+    process. Arguments of a process group's methods count like those of torch's functions.
     """
     from torch._functorch import eager_transforms, vmap
 
@@ -52,7 +52,7 @@ def watch(may_reach_all: Callable[[], None], sends: Callable[[torch.Tensor], Non
         (vmap, "_vmap_increment_nesting"),
     ):
         between.call_before(holder, name, lambda *_, **__: may_reach_all())
-    # multiprocessing pickles by its own table, in a queue's thread, where no mode watches.
+    # multiprocessing pickles by its own table, in a queue's thread, which no mode watches.
     reducers: dict[type, Callable[[Any], Any]] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
     for kind, reduce in list(reducers.items()):
         if issubclass(kind, torch.Tensor):

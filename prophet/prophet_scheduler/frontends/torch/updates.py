@@ -1,16 +1,16 @@
 """Late updates of parameters: each at its parameter's next use, instead of all of them in step().
 
 Rule of this file: one optimizer's pending updates, and how its own torch.optim class makes them. The engine's front end
-knows when gradients leave, and what a round is; guards.py notices who uses a parameter.
+decides when gradients are sent, and what a round is; guards.py detects uses of a parameter.
 
 An update runs the optimizer's own step() on a view of its parameter groups. The view holds only the parameters whose
-averages are there, with the averages in place of `.grad`. Every optimizer of torch.optim but LBFGS updates parameter by
-parameter, so the bits are those of one whole step. A learning rate scheduler runs right after step(), so the groups'
-hyper-parameters are those of the moment step() was called. So is what the program has set in its thread and its process
-(program_state.py).
+averages have arrived, with the averages in place of `.grad`. Every optimizer of torch.optim except LBFGS updates
+parameter by parameter, so the result is bit-identical to one whole step. A learning rate scheduler runs right after
+step(), so updates use the groups' hyper-parameters from the time of the call of step(). They also restore the settings
+of the program's thread and process from that time (program_state.py).
 
-A signal's handler may come back here in the middle of a wait (references.py), and may have done what was waited for.
-One that comes in the middle of an update finds the program's optimizer with all of its groups: a stand-in steps.
+A signal handler may re-enter this code in the middle of a wait (references.py), and may finish what was waited for. In
+the middle of an update, a handler finds the program's optimizer with all of its groups: a stand-in makes the step.
 """
 
 from __future__ import annotations
@@ -40,49 +40,49 @@ from prophet_scheduler.frontends.torch.streams import Event, Streams
 from prophet_scheduler.watch import training
 
 WAIT_LIMIT_S = 0.002
-"""Longest sleep between two looks at a handle: bounds the cost of a missed wake-up."""
+"""Maximum sleep in seconds between two checks of a handle; bounds the cost of a missed wake-up."""
 COMPLAIN_S = 60.0
-"""Seconds of a wait after which there is a warning. Ranks that have waited for half of them by then are not late."""
+"""Seconds of waiting before a warning. Ranks that have waited half of this time by then are not the late ones."""
 own_hooks: set[int] = set()
-"""Numbers that torch gave to Prophet's own hooks around every step of every optimizer."""
+"""Ids from torch of Prophet's own hooks around every step of every optimizer."""
 LOOK_AT = 16
-"""Parameters checked between two sleeps for an update that can be made meanwhile. Blocks are many."""
+"""Parameters checked between two sleeps for updates that can be made meanwhile; a limit, since there may be many."""
 
 
 class Abandoned(RuntimeError):
-    """End of a wait for what will never come, in a program that has been told why."""
+    """End of a wait for averages that will never arrive, in a program that has already had the error."""
 
 
 class AverageSource:
-    """Engine that brings averages back, as updates need it. Engines add what raises NotImplementedError here."""
+    """Interface through which updates get averages from an engine. Engines override what is not implemented here."""
 
     def arrived(self, slot: Slot) -> bool:
-        """True if this round's average is at its place in the arena. Do not ask again once it is."""
+        """Return True if this round's average is at its place in the arena. Do not call again after that."""
         raise NotImplementedError
 
     def landed(self, slot: Slot) -> bool:
-        """True if it has arrived, and no stream would have to wait for it either."""
+        """Return True if the average has arrived and no stream would have to wait for it either."""
         return self.arrived(slot)
 
     def wait_activity(self, limit_s: float) -> None:
-        """Return when something has arrived, and after `limit_s` seconds at the latest.
+        """Wait until something has arrived, for at most `limit_s` seconds.
 
-        If nothing more will arrive it raises the engine's error, or Abandoned if that was raised before.
+        If nothing more will arrive, raises the engine's error, or Abandoned if that was raised before.
         """
         raise NotImplementedError
 
     def progress(self) -> object:
-        """Return a value that differs from the last one if something has moved since."""
+        """Return a value that differs from the last one if there has been progress since."""
         raise NotImplementedError
 
     def others(self) -> str:
-        """Tell the other ranks that this one waits, and say in words which of them do not. Empty if unknown."""
+        """Tell the other ranks that this one waits. Return a phrase that names those that do not; empty if unknown."""
         return ""
 
 
 class LongWait:
-    """Wait of a thread for one gradient after another, if it waits at all within the context. The observer and torch's
-    profiler know of it, and a long one gets one warning.
+    """Context of a thread that may wait for several gradients in turn. The observer and torch's profiler are notified
+    of the wait, and a long one causes one warning.
     """
 
     def __init__(self, wire: AverageSource) -> None:
@@ -95,7 +95,7 @@ class LongWait:
         return self
 
     def goes_on(self, slot: Slot, now: float) -> None:
-        """Note that it is for this gradient now."""
+        """Note that the wait is for this gradient now."""
         training.waiting(slot.name, now, slot.blocks)
         if self._since is None:
             self._since = now
@@ -114,7 +114,7 @@ class LongWait:
 
 
 class _Step(NamedTuple):
-    """State of an optimizer at its last step(): hyper-parameters by group, and its own attributes."""
+    """Values of an optimizer at its last step(): hyper-parameters by group, and its own attributes."""
 
     groups: Sequence[dict[str, Any]] = ()
     own: Mapping[str, Any] = {}
@@ -123,8 +123,8 @@ class _Step(NamedTuple):
 class Updates:
     """Updates of one optimizer. `user_class` is the torch.optim class whose step() makes them.
 
-    `_order` are the slots it updates, in forward order, each with its `turn` there, and `_wire` brings their averages.
-    `stepping`: the optimizer itself is at work.
+    `_order` lists the slots to update, in forward order; a slot's index there is its `turn`. `_wire` supplies their
+    averages. `stepping`: the optimizer itself is running.
     """
 
     _wire: AverageSource
@@ -136,21 +136,21 @@ class Updates:
         step: Any = user_class.step
         self._step_without_hooks = step.__wrapped__ if getattr(step, "hooked", False) else step
         self._lock = self.updating = free_in_forks(threading.RLock())
-        """Held while updates are waited for and made."""
+        """Held while waiting for and making updates."""
         self._order: list[Slot] = []
         self._last = _Step()
         self._state_by_slot: dict[Slot, dict[str, Any]] = {}
-        """The optimizer's state, likewise. It holds no parameter, so parameters go when the program drops them."""
+        """The optimizer's state at the last step(). It holds no parameters, so that the program can drop them."""
         self._entries: dict[Slot, dict[str, Any]] = {}
-        """What was in it."""
+        """Copies of these states' contents at the last step()."""
         self._new = False
-        """True if some had none before the last step()."""
+        """True if some parameters had no state before the last step()."""
         self._holders = 0, False
-        """Number of holders of all states besides the optimizer, and True if the program is one of them."""
+        """Number of holders of the dictionary of all states besides the optimizer; True if the program is one."""
         self._pending = 0
         self._look = 0
         self._stepped_in: program_state.Values = ()
-        """State that the program had set at the last step()."""
+        """State of the program at the last step()."""
 
     @property
     def _optimizer(self) -> torch.optim.Optimizer:
@@ -159,18 +159,18 @@ class Updates:
         return optimizer
 
     def flush(self, patience_s: float | None = None) -> bool:
-        """Finish every pending update. False if some are still to come after `patience_s` without any progress."""
+        """Finish every pending update. Return False if some remain after `patience_s` without any progress."""
         if self._pending == 0:
             return True
         return self.finish(self._order, patience_s)
 
     def finish(self, slots: Sequence[Slot], patience_s: float | None = None) -> bool:
-        """Wait for these gradients and update their parameters. False if there was no progress for `patience_s`.
+        """Wait for these averages and update their parameters. Return False after `patience_s` without any progress.
 
-        Others that are back and come next in forward order are updated in the same call of the optimizer.
+        Parameters that follow in forward order, up to one without its average, are updated in the same call.
         """
         with self._lock, references.at_work(), contextlib.suppress(Abandoned):
-            # Each once: a module may have a parameter twice, and its parameters in another order.
+            # Each only once, in forward order: a module may list a parameter twice, or in another order.
             due = sorted({slot for slot in slots if slot.life.pending}, key=lambda slot: slot.turn)
             if due:
                 if not self._wait_for(due, patience_s):
@@ -184,14 +184,14 @@ class Updates:
         return True
 
     def validate(self) -> None:
-        """Check that each pending update is this optimizer's, counted, and noticed where its parameter is used."""
+        """Check that each pending update is this optimizer's, is counted, and is watched for uses of its parameter."""
         pending = [slot for slot in self._order if slot.life.pending]
         assert len(pending) == self._pending, (len(pending), self._pending)
         for slot in pending:
             assert slot.owner is self and self._order[slot.turn] is slot and torch_guards.is_noticed(slot), slot.name
 
     def forget(self, slots: Iterable[Slot]) -> None:
-        """Drop these updates: nobody can look at the parameters any more, or no average will come."""
+        """Drop these updates: their parameters can no longer be accessed, or no average will arrive."""
         with references.at_work():
             gone = [slot for slot in slots if slot.life.pending]
             self._pending -= len(gone)
@@ -202,20 +202,20 @@ class Updates:
                 self._none_pending()
 
     def _none_pending(self) -> None:
-        """Note that no update is to come any more."""
+        """Note that no update is pending any more."""
 
     def state_of(self, slot: Slot) -> list[torch.Tensor]:
-        """Return what the optimizer keeps for this parameter, to which the program may have references."""
+        """Return the state tensors of this parameter, to which the program may have references."""
         return [value for value in self._state_by_slot.get(slot, {}).values() if isinstance(value, torch.Tensor)]
 
     def state_is_held(self, slot: Slot) -> bool:
-        """True if the program, which has dropped the optimizer, holds any of that."""
+        """Return True if the program, which has dropped the optimizer, still holds any tensor of `state_of`."""
         own = self._entries.get(slot, {})
         tensors = [name for name, value in own.items() if isinstance(value, torch.Tensor)]
         return any(torch_aliases.holders(own, name) > 1 or torch_aliases.is_held(own[name]) for name in tensors)
 
     def _state_is_out(self) -> bool:
-        """True if the program has the dictionary of all states, but for optimizers that share it: these ask here."""
+        """Return True if the program holds the dictionary of all states, other than in optimizers that share it."""
         own = vars(self._optimizer)
         holders = torch_aliases.holders(own, "state")
         if holders != self._holders[0]:
@@ -224,24 +224,24 @@ class Updates:
         return self._holders[1]
 
     def _defer(self, slots: list[Slot], local: dict[int, list[torch.Tensor]], barrier: bool) -> None:
-        """Leave the updates of these slots pending, but for those that must not be late; with `barrier` none is.
+        """Leave the updates of these slots pending, except those that must not be late; with `barrier`, leave none.
 
-        `local` are parameters by group, updated at once with their present `.grad`.
+        `local`: parameters by group, to be updated at once with their present `.grad`.
         """
         with references.at_work():
             self._stepped_in = program_state.of_now()
             barrier = barrier or self._state_is_out() or not program_state.can_hold_later(self._stepped_in)
-            barrier = barrier or references.in_backward()  # Uses are watched only after it.
+            barrier = barrier or references.in_backward()  # Uses are watched only after backward.
             for streams in {slot.streams for slot in slots}:
                 streams.home = streams.current()
             move(slots, DEFER)
             self._pending = len(slots)
             self._look_at_state(slots, local)
             states = self._state_by_slot
-            # A graph that holds parameters from before this step is void from now on, as after a whole step.
+            # Autograd graphs from before this step become invalid now, as after a whole step.
             _increment_versions([slot.param for slot in slots if slot.group is not None])
             exposed = torch_guards.keep(self, slots)
-            # The program may use a parameter's states unseen if it has their dictionary, as all states have it.
+            # The program may use a parameter's states unseen if it holds their dictionary, like the one of all states.
             exposed |= {slot for slot in slots if slot in states and torch_aliases.holders(states, slot) > 1}
             if local:
                 with references.aside():
@@ -251,7 +251,7 @@ class Updates:
         self.finish([slot for slot in slots if slot.eager or barrier or slot in exposed])
 
     def _needs_whole_step(self) -> bool:
-        """True if something looks at the step as a whole: hooks around it, a scaler that may skip it."""
+        """Return True if something needs the step as a whole: hooks around it, or a scaler that may skip it."""
         optimizer = self._optimizer
         return bool(
             optimizer._optimizer_step_pre_hooks
@@ -263,12 +263,12 @@ class Updates:
         )
 
     def _settle_others(self) -> None:
-        """Make another optimizer's earlier step on the same memory first, and settle averages under way to gradients
+        """First make other optimizers' earlier updates on the same memory, and settle awaited averages of gradients
         that the program has put in another parameter's `.grad`.
         """
         states = vars(self._optimizer)["state"].values()
         params = [param for _, param in self._grouped()]
-        # A rate may be another optimizer's parameter.
+        # A learning rate may be another optimizer's parameter.
         tables = chain(states, self._optimizer.param_groups)
         values = (value for own in tables for value in own.values() if isinstance(value, torch.Tensor))
         with references.unhandled():
@@ -277,13 +277,13 @@ class Updates:
         torch_guards.settle(borrowed, chain(params, values), self)
 
     def _grouped(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield (number of its group, parameter) of all that the optimizer updates."""
+        """Yield (group number, parameter) for all that the optimizer updates."""
         for number, group in enumerate(self._optimizer.param_groups):
             for param in group["params"]:
                 yield number, param
 
     def _freeze_groups(self) -> Iterator[tuple[int, int, torch.Tensor]]:
-        """Keep the present hyper-parameters. Yields (group, position, parameter) of all that the optimizer updates."""
+        """Save the present hyper-parameters. Yields (group, position, parameter) for all that the optimizer updates."""
         own = vars(self._optimizer)
         kept = {name: value for name, value in own.items() if name not in ("state", "param_groups", "step")}
         groups = [
@@ -295,7 +295,7 @@ class Updates:
             yield number, position, param
 
     def _wait_for(self, slots: Sequence[Slot], patience_s: float | None = None) -> bool:
-        """Wait until the averages of all `slots` have arrived. Updates what else arrives meanwhile."""
+        """Wait for the averages of all `slots`; make other possible updates meanwhile. Return False like `finish`."""
         since: float | None = None
         moved: object = None
         with LongWait(self._wire) as wait:
@@ -319,16 +319,16 @@ class Updates:
         return True
 
     def _progress(self, slots: Sequence[Slot], patience_s: float | None) -> object:
-        """Return a value that differs if something has moved. Counts arrivals, for a wire that does not tell."""
+        """Return a value that differs after progress. It counts arrivals, in case the wire does not report progress."""
         return None if patience_s is None else (self._wire.progress(), sum(map(self._wire.landed, slots)))
 
     def _back_meanwhile(self, awaited: Sequence[Slot]) -> list[Slot]:
-        """Return those of the next LOOK_AT parameters that can be updated and are not awaited."""
+        """Return those of the next LOOK_AT parameters that can be updated and are not in `awaited`."""
         if self._pending <= len(awaited):
             return []
         back = []
         for _ in range(min(LOOK_AT, len(self._order))):
-            self._look = (self._look + 1) % len(self._order)  # The last step may have had more.
+            self._look = (self._look + 1) % len(self._order)  # An earlier step may have had more slots.
             slot = self._order[self._look]
             if slot.life.pending and slot not in awaited and self._wire.landed(slot):
                 back.append(slot)
@@ -396,7 +396,7 @@ class Updates:
                         other.see(sent)
 
     def _drop_empty_states(self) -> None:
-        """Take away states that updates have left empty: a whole step makes none there."""
+        """Remove states that updates have left empty, since a whole step would not have created them."""
         optimizer = self._reference()
         if self._new and optimizer is not None:
             state: Any = vars(optimizer)["state"]
@@ -405,7 +405,7 @@ class Updates:
         self._new = False
 
     def _put_back(self, slots: Iterable[Slot], state: Mapping[torch.Tensor, dict[str, Any]]) -> None:
-        """Put the state that updates have made where the program has put nothing else since step()."""
+        """Store the state made by updates, except where the program has replaced it since step()."""
         for slot in slots:
             own, found = self._state_by_slot[slot], self._entries[slot]
             for name, made in state[slot.param].items():
@@ -413,7 +413,7 @@ class Updates:
                     own[name] = made
 
     def _run_optimizer(self, work: dict[int, list[torch.Tensor]], state: Any) -> None:
-        """Run the user's own step on these parameters, by number of their group, with this state and nothing else."""
+        """Run the user's own step on these parameters, by group number, with only this state."""
         if not work:
             return
         groups = [{**self._last.groups[number], "params": params} for number, params in work.items()]
@@ -428,9 +428,9 @@ class Updates:
                 vars(optimizer)[name] = value
 
     def _look_at_state(self, slots: Sequence[Slot], local: Mapping[int, list[torch.Tensor]]) -> None:
-        """Note each parameter's state, made in a whole step's order where there is none: a program may replace it."""
+        """Remember each parameter's state, since a program may replace it. Create missing ones like a whole step."""
         state: Any = vars(self._optimizer)["state"]
-        with references.unhandled():  # A tensor's hash is a function of torch's.
+        with references.unhandled():  # A tensor's hash is a function of torch.
             late = [slot.param for slot in slots if slot.group is not None]
             self._new = not all(param in state for param in late)
             if self._new:
@@ -444,7 +444,7 @@ class Updates:
 
     @contextlib.contextmanager
     def _stepping(self) -> Iterator[None]:
-        """Mark that the optimizer itself, not the program, looks at its state and groups within the context."""
+        """Mark that the optimizer itself, not the program, accesses its state and groups within the context."""
         self.stepping, before = True, self.stepping
         try:
             with references.blind():
@@ -454,9 +454,9 @@ class Updates:
 
 
 def unseen_use(slot: Slot, on_probation: bool) -> bool:
-    """True if a parameter with a new gradient was used before its update in an unwatched way.
+    """Return True if a parameter with a new gradient was used undetected before its update.
 
-    On probation this is learned for each parameter, whose updates do not outlast step() then.
+    On probation, parameters without a noticed use are only marked: their updates will not outlast step().
     """
     if slot.sight is Sight.SEEN:
         return False
@@ -477,19 +477,19 @@ def _is_optimizers(holder: object) -> bool:
 
 
 def _copy_of(entries: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of a parameter's state with the same tensors; an object of the program's own class itself."""
+    """Return a copy of a parameter's state with the same tensors; an object of the program's own class stays itself."""
     return dict(entries) if type(entries) is dict else entries
 
 
 def _of_now(value: Any) -> Any:
-    """Return a hyper-parameter that stays as it is when the program changes its own in place."""
+    """Return a copy of a hyper-parameter, unaffected when the program changes it in place."""
     if isinstance(value, torch.Tensor):
         return value.clone()
     return type(value)(map(_of_now, value)) if type(value) in (list, tuple) else value
 
 
 def _increment_versions(params: list[torch.Tensor]) -> None:
-    """Increment the tensors' versions, which autograd compares, as a write does."""
+    """Increment the tensors' versions, which autograd compares, as a write would."""
     try:
         torch.autograd.graph.increment_version(params)
     except (AttributeError, TypeError, RuntimeError):  # torch 2.4 takes one tensor at a time.

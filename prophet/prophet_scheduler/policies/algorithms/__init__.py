@@ -1,1 +1,1 @@
-"""The algorithms of the papers, each in a folder of its own, without any queue."""
+"""The algorithms behind the policies, without any queue."""

@@ -1,11 +1,11 @@
-"""The tuning of ByteScheduler (Peng et al., SOSP 2019): credit and partition size by Bayesian optimisation.
+"""The tuning of ByteScheduler (Peng et al., SOSP 2019): credit and partition size by Bayesian optimization.
 
-Rule of this file: which sizes to try next, from those tried before; trying them, in the simulator or in real runs, is
-the caller's. The same seed and the same answers give the same tries.
+Rule of this file: it chooses the next sizes to try from the earlier trials; the caller runs the trials, in the
+simulator or for real. The same seed and the same answers give the same trials.
 
-A Gaussian process over (log credit, log partition) predicts the logarithm of an iteration's seconds, and the sizes
-tried next are those with the largest expected improvement (Jones, Schonlau and Welch, 1998). The paper does
-so too; its program takes about 15 points. Sizes work by their order of magnitude, so here both are logarithms.
+A Gaussian process over (log credit, log partition) predicts the logarithm of the iteration time, and the next sizes to
+try are those with the largest expected improvement (Jones, Schonlau and Welch, 1998). The paper does so too; its
+program takes about 15 points. Only the order of magnitude of sizes matters, so both are logarithms here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from prophet_scheduler.core.errors import UserError
 
 Evaluate = Callable[[int, int], float]
-"""(credit_bytes, partition_bytes) -> seconds of an iteration."""
+"""(credit_bytes, partition_bytes) -> seconds per iteration."""
 
 Floats = NDArray[np.float64]
 
@@ -30,23 +30,23 @@ DEFAULT_PARTITION_BYTES = (64 * 1024, 16 * 1024 * 1024)
 DEFAULT_TRIALS = 15
 """max_num_steps of ByteScheduler's tuner (bytescheduler/common/tuner.py)."""
 DEFAULT_INITIAL = 5
-"""Tries spread over the ranges before a model is made: fewer do not tell two length scales apart."""
+"""Trials spread over the ranges before the first model: fewer cannot determine two length scales."""
 GRID = 25
-"""Sizes that are considered in each range, a constant factor apart."""
+"""Number of sizes considered in each range, a constant factor apart."""
 ALIGNMENT = 4096
 """Unit of sizes, if the range allows: a page."""
 EXPLORATION = 0.01
-"""Minimum expected improvement that counts, in standard deviations of the tries."""
+"""Minimum expected improvement that counts, in standard deviations of the trials."""
 
 _LENGTHS = (0.1, 0.2, 0.4, 0.8, 1.6)
-"""Length scales of the process that are compared, as shares of a range."""
+"""Candidate length scales of the process, as shares of a range."""
 _NOISES = (1e-6, 1e-3, 1e-2, 1e-1)
-"""Shares of the variance that may be noise."""
+"""Candidate shares of noise in the variance."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Sizes that were tried, in bytes, and the seconds they took."""
+    """Sizes tried, in bytes, and the seconds per iteration."""
 
     credit_bytes: int
     partition_bytes: int
@@ -55,7 +55,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuning:
-    """All tries in their order, and the best of them."""
+    """All trials in order, and the best of them."""
 
     trials: tuple[Trial, ...]
 
@@ -73,13 +73,13 @@ def tune(
     initial: int = DEFAULT_INITIAL,
     seed: int = 0,
 ) -> Tuning:
-    """Look for the credit and the partition size with the least `evaluate(credit, partition)` seconds.
+    """Search for the credit and the partition size that minimize `evaluate(credit, partition)` (seconds).
 
-    Both ranges are (least, most) in bytes; equal ends leave one size alone. A credit below a partition is the same as
-    one of a partition, so such pairs are not tried. The first `initial` tries are a Latin hypercube, drawn with `seed`;
-    `trials` is how many there are in all, or fewer where the ranges have no more sizes. No pair is tried twice.
+    Both ranges are (least, most) in bytes; equal ends fix a size. A credit below the partition size acts like one equal
+    to it, so such pairs are not tried. The first `initial` trials are a Latin hypercube, drawn with `seed`. `trials` is
+    the total number; there are fewer if the ranges have fewer pairs. No pair is tried twice.
 
-    Raises UserError for ranges and counts that make no sense, and where `evaluate` gives no positive number of seconds.
+    Raises UserError for invalid ranges or counts, and if `evaluate` does not return a positive number.
     """
     if not 1 <= initial <= trials:
         raise UserError(
@@ -104,11 +104,11 @@ def tune(
 
 
 def expected_improvement(tried: Floats, values: Floats, places: Floats) -> Floats:
-    """Return each place's expected improvement on the least of `values`, in standard deviations of them.
+    """Return each place's expected improvement on the least of `values`, in standard deviations of `values`.
 
-    `tried` has shape (n, d) and `values` (n,); `places` has shape (m, d), and so the result (m,). Coordinates are in
-    the unit cube. A Gaussian process with a Matern 5/2 kernel, a length scale a dimension and noise, by the greatest
-    likelihood among fixed choices; its variance is the one of the greatest likelihood for those.
+    Shapes: `tried` (n, d), `values` (n,), `places` (m, d), result (m,). Coordinates are in the unit cube. The model is
+    a Gaussian process with a Matern 5/2 kernel. A length scale per dimension and the noise are chosen by maximum
+    likelihood from fixed candidates; the variance is the maximum-likelihood one for these.
     """
     from scipy.special import ndtr
 
@@ -124,7 +124,7 @@ def expected_improvement(tried: Floats, values: Floats, places: Floats) -> Float
 
 
 def _predict(tried: Floats, values: Floats, places: Floats) -> tuple[Floats, Floats]:
-    """Return mean and deviation at `places` (Rasmussen and Williams, "Gaussian Processes", 2006, algorithm 2.1)."""
+    """Return mean and standard deviation at `places` (Rasmussen and Williams, "Gaussian Processes", 2006, alg. 2.1)."""
     from scipy.linalg import cho_factor, cho_solve, solve_triangular
 
     best: tuple[float, tuple[float, ...], float] = (math.inf, (), 0.0)
@@ -133,7 +133,7 @@ def _predict(tried: Floats, values: Floats, places: Floats) -> tuple[Floats, Flo
         for noise in _NOISES:
             factor = cho_factor(kernel + noise * np.eye(len(tried)), lower=True)
             variance = _variance(values, cho_solve(factor, values))
-            # Minus twice the logarithm of the likelihood, with the variance that makes it greatest, less constants.
+            # -2 log likelihood at the most likely variance, up to a constant.
             unlikely = len(tried) * math.log(variance) + 2 * float(np.sum(np.log(np.diag(factor[0]))))
             if unlikely < best[0]:
                 best = (unlikely, lengths, noise)
@@ -149,7 +149,7 @@ def _predict(tried: Floats, values: Floats, places: Floats) -> tuple[Floats, Flo
 
 
 def _variance(values: Floats, weights: Floats) -> float:
-    """The most likely variance; all values equal would make it 0, and everything certain."""
+    """Return the most likely variance, above 0: if all values are equal, 0 would make everything certain."""
     return max(float(values @ weights) / len(values), 1e-12)
 
 
@@ -161,7 +161,7 @@ def _matern(a: Floats, b: Floats, lengths: tuple[float, ...]) -> Floats:
 
 
 def _sizes(name: str, ends: tuple[int, int]) -> list[int]:
-    """Up to GRID sizes from the least to the most, a constant factor apart."""
+    """Return up to GRID sizes from the least to the most, a constant factor apart."""
     least, most = ends
     if not 1 <= least <= most:
         raise UserError(f"{name} is {ends}; give (least, most) in bytes, at least 1")
@@ -172,7 +172,7 @@ def _sizes(name: str, ends: tuple[int, int]) -> list[int]:
 
 
 def _candidates(credits: list[int], partitions: list[int]) -> NDArray[np.int64]:
-    """Pairs of a credit and a partition no larger, shape (n, 2)."""
+    """Return all pairs of a credit and a partition no larger than it, shape (n, 2)."""
     pairs = [(credit, partition) for credit in credits for partition in partitions if partition <= credit]
     if not pairs:
         raise UserError("every credit_bytes is below every partition_bytes; raise the first or lower the second")
@@ -187,7 +187,7 @@ def _unit_square(candidates: NDArray[np.int64]) -> Floats:
 
 
 def _latin_hypercube(scaled: Floats, count: int, generator: np.random.Generator) -> list[int]:
-    """Places spread over both ranges, each the candidate nearest to a point of a Latin hypercube, none twice."""
+    """Return distinct indices spread over both ranges: the candidates nearest to the points of a Latin hypercube."""
     columns = [(generator.permutation(count) + generator.random(count)) / count for _ in range(scaled.shape[1])]
     chosen: list[int] = []
     for point in np.stack(columns, axis=1)[: len(scaled)]:

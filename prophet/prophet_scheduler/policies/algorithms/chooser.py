@@ -1,14 +1,14 @@
-"""Search for the cut and the credit with the shortest iteration, judged by predictions.
+"""Search for the cut and the credit with the shortest predicted iteration.
 
-Rule of this file: what is tried, in which order, and when it is enough. Pure; a host gives it a number of events at a
-time, so that a decision never holds a thread for long. Sizes are bytes, times seconds.
+Rule of this file: what to try, in which order, and when to stop. Pure code; the host grants it a number of events at a
+time, so that a decision never holds a thread for long. Sizes are in bytes, times in seconds.
 
-Blocks of one size along the arena are tried, from a middle size up and down for as long as it gets better, and credits
-with each. Large blocks cost fewer messages and stand longer in the way of what is more urgent; what that comes to,
-the prediction says.
+The search tries blocks of one size along the arena, from a middle size up and down as long as the prediction improves,
+and several credits with each. Large blocks need fewer messages but block more urgent ones for longer; the prediction
+weighs the two.
 
-Two things that were tried here are not here any more, since they were worth nothing (docs/results/ablation.md):
-blocks of several sizes along the stepwise pattern, and holding back what is less urgent when gradient 0 is due.
+Two ideas were tried here and removed because they gained nothing (docs/results/ablation.md): blocks of several sizes
+along the stepwise pattern, and holding back less urgent blocks when gradient 0 is due.
 """
 
 from __future__ import annotations
@@ -22,36 +22,35 @@ from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet_scheduler.policies.algorithms.predictor import Prediction, Predictor
 
 SIZES = (64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, MOST_BLOCK_BYTES)
-"""Sizes of uniform cuts' blocks. A factor of two apart is near enough: between neighbours the iteration differs by a
-few percent."""
+"""Block sizes of uniform cuts. Factors of two suffice: iterations of neighbouring sizes differ by a few percent."""
 FIRST_SIZE = 512 << 10
 IN_FLIGHT = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Credits that are tried, in blocks of the cut's typical size. One block alone idles the wire until it is acknowledged,
-and a wire that idles is measured badly."""
+"""Credits to try, in blocks of the cut's typical size. A single block would leave the wire idle until it is
+acknowledged, and an idle wire is measured badly."""
 FIRST_IN_FLIGHT = 3
 PATIENCE = 1
-"""Tries without a gain that end a search in one direction."""
+"""Trials without a gain that end a search in one direction."""
 NEAR = 1.15
-"""Multiple of the best prediction beyond which another is given up. Larger blocks are followed up to this multiple of
-the job's present iteration: if that is longer than predicted, messages may cost more than any prediction knows."""
+"""Multiple of the best prediction at which another is given up. Larger blocks are pursued up to this multiple of the
+job's present iteration: if that is longer than predicted, messages may cost more than predictions assume."""
 AS_GOOD = 0.01
-"""Predictions within this share of the best are as good. Sizes a factor of eight apart are often predicted to be so
-near, and what is known of a message's cost does not tell them apart."""
+"""Predictions within this share of the best count as equal. Sizes a factor of eight apart often have predictions this
+close, and the cost of a message is not known well enough to tell them apart."""
 UNEXPLAINED = 0.02
-"""Minimum share by which an iteration differs from its prediction for another cost of messages."""
+"""Minimum relative difference between an iteration and its prediction that changes the assumed cost of messages."""
 LIKELY_MESSAGE_S = 0.2e-3
 """Processor time of a message before any iteration shows it."""
 LEAST_MESSAGE_S, MOST_MESSAGE_S = 0.05e-3, 0.5e-3
-"""Its bounds. Where something else is the bottleneck, iterations do not show it, and smaller blocks would look free."""
+"""Bounds of that time. If something else is the bottleneck, iterations hide it, and smaller blocks would seem free."""
 LEAST_IN_FLIGHT_S = 0.5e-3
-"""Minimum credit, in seconds of the wire: a busy machine answers late by that much."""
+"""Minimum credit, in seconds on the wire: a busy machine may answer this late."""
 HALVINGS = 5
-"""Number of halvings in the search for a message's cost."""
+"""Number of bisection steps in the search for a message's cost."""
 SLICE = 20_000
-"""Events between two looks at whether to go on."""
+"""Events between two checks of whether to continue."""
 
 Spent = Generator[int, None, None]
-"""Work under way; it yields what it took, in events."""
+"""Work in progress; it yields its cost in events."""
 
 
 @dataclass
@@ -78,7 +77,7 @@ class ChoiceSearch:
         self._steps = self._search()
 
     def work(self, events: int) -> bool:
-        """Go on for about so many of the simulation's events. Return True once it has come to an end."""
+        """Continue for about this many simulated events. Return True once the search has finished."""
         for spent in self._steps:
             events -= spent
             if events <= 0:
@@ -87,9 +86,9 @@ class ChoiceSearch:
 
     @property
     def choices(self) -> Sequence[Choice]:
-        """One for each cut that was judged, the best first; among equals the largest blocks come first.
+        """A choice for each cut judged so far, best first; among equals those with the largest blocks first.
 
-        A message also takes processor time of workers and servers, which no event tells from computing.
+        A message also takes processor time on workers and servers, which events cannot tell from computing.
         """
         rows = [Choice(cut, row.credit, row.iteration_s) for cut, row in self._judged.items() if row.credit]
         return ranked(rows, self.question.profile.total_bytes)
@@ -112,11 +111,11 @@ class ChoiceSearch:
             yield from self._uniform()
 
     def _explain(self, measured: Measured) -> Spent:
-        """Find what no event shows, as explains the job's present iterations best: the width of the servers' links, and
-        the processor time of a message if either width leaves a difference.
+        """Infer from the job's present iterations what no event shows: the width of the servers' links, and the
+        processor time of a message if neither width explains them.
 
-        A message that costs nothing on the wire still takes processor time of workers and servers. Where processors are
-        short that makes an iteration longer.
+        A message that costs nothing on the wire still takes processor time on workers and servers. If processors are
+        scarce, iterations take longer.
         """
 
         seconds = {}
@@ -131,8 +130,8 @@ class ChoiceSearch:
     def _message_s(self, measured: Measured) -> Generator[int, None, float]:
         """Return the cost of a message that explains the iteration, within its bounds.
 
-        If even that does not explain it, there is another cause too, such as a slower worker. Then blocks that are too
-        large cost little, and blocks that are too small would cost much if it was messages after all.
+        If even the upper bound does not, there is another cause, such as a slower worker. Blocks that are too large
+        cost little then, whereas blocks that are too small would cost much if messages were the cause after all.
         """
         least_s, most_s = 0.0, MOST_MESSAGE_S
         for _ in range(HALVINGS):
@@ -161,15 +160,15 @@ class ChoiceSearch:
                 cut, before = Cut.uniform(sizes[place]), self._best_s
                 place += direction
                 if cut in self._judged:
-                    continue  # It was looked at as one that the job has had, which says nothing of those beyond it.
+                    continue  # It was judged because the job has used it, which says nothing about the sizes beyond.
                 yield from self._judge(cut, NEAR, least_s)
                 worse = 0 if self._best_s < before else worse + 1
 
     def _judge(self, cut: Cut, near: float, least_s: float = 0.0) -> Spent:
-        """Find the best credit of a cut, from a few blocks up and down for as long as it gets better; or from as many
-        as leave while an acknowledgement comes, since far fewer are all too bad to show a direction.
+        """Find the best credit of a cut, going up and down from a few blocks as long as it improves. On a long delay,
+        start from the number of blocks that covers it: far fewer are all too bad to show a direction.
 
-        Give up a prediction beyond `near` times the best and beyond `least_s`.
+        Give up a prediction beyond both `near` times the best and `least_s`.
         """
         if cut in self._judged:
             return
@@ -203,7 +202,7 @@ class ChoiceSearch:
 
 
 def ranked(choices: Sequence[Choice], total_bytes: int) -> list[Choice]:
-    """Return the choices, the best first; among equals the one with the largest blocks, which are the fewest."""
+    """Return the choices, best first; among equals those with the largest, and therefore fewest, blocks first."""
     as_good_s = min((choice.iteration_s for choice in choices), default=math.inf) * (1 + AS_GOOD)
 
     def rank(choice: Choice) -> tuple[bool, float]:

@@ -1,6 +1,6 @@
 """Blocks and their order for an engine of collectives: predicted with sequences instead of a cluster of servers.
 
-Rule of this file: pure. Which cut is tried when is learn's, as on a parameter server.
+Rule of this file: pure code. The session decides when to try which cut, as on a parameter server.
 """
 
 from __future__ import annotations
@@ -19,45 +19,44 @@ from prophet_scheduler.policies.algorithms.chooser import SIZES, ranked
 from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE, iteration_s, make_sequence
 
 LEAST_SIZE = 128 << 10
-"""Minimum size of blocks to try: a collective takes threads of all ranks, a good part of a millisecond."""
+"""Minimum size of blocks to try: a collective occupies threads on all ranks for a good part of a millisecond."""
 LEAST_OVERHEAD_S = 0.2e-3
-"""Minimum cost of a collective besides its bytes, whatever was measured of larger ones."""
+"""Minimum cost of a collective besides its bytes, whatever the measurements of larger ones say."""
 PROCESSOR_S = 0.8e-3
-"""Processor time of a collective on each rank of a small job: measured with gloo on two cores, 1.6 MB an iteration in
-one block, two and four. Jobs whose gradients do not fit into one block have none added: there the measured costs of the
-wire contain it."""
+"""Processor time of a collective on each rank of a small job: measured with gloo on two cores, with 1.6 MB per
+iteration in one, two and four blocks. It is not added if a job's gradients do not fit into one block: the measured
+costs of the wire contain it then."""
 IN_FLIGHT = 2
 """Blocks in flight; one more would cost as much as preemption is worth."""
 UNEXPLAINED = 0.05
-"""Share beyond which an iteration longer than predicted is explained by messages: if ranks share processors, messages
-lengthen computing, and nothing on the wire shows it."""
+"""Relative excess over the prediction above which messages are held to explain it: if ranks share processors, messages
+slow down computing, and nothing on the wire shows it."""
 MOST_MESSAGE_S = 5e-3
-"""Maximum of this for each message."""
+"""Maximum cost of a message that is inferred in this way."""
 LEARNING_BLOCKS = 64
-"""Number of the smallest first blocks that make up the arena: a recut costs little here, so they need not be small."""
+"""Number of the smallest first blocks that would fill the arena: a recut is cheap here, so they need not be small."""
 LEAST_LEARNING_BLOCKS = 2 * MOST_AT_ONCE
 LEARNING_DELAY_S = 0.2
-"""Sum of the delays of those first blocks that are under way together."""
+"""Maximum total delay of the first blocks, with MOST_AT_ONCE of them in flight together."""
 EVENTS_A_BLOCK = 10
-"""Work of playing one block to the queue, in events of the simulator's core, the unit of a search."""
+"""Cost of playing one block to the queue, in simulated events, the unit of a search."""
 
 
 def learning_sizes(total_bytes: int, delay_s: float = 0.0) -> tuple[int, ...]:
-    """Return the sizes of a job's first blocks, in turn along the arena (learning_cut), for gradients of so many bytes.
+    """Return the sizes of a job's first blocks, which alternate along the arena (learning_cut).
 
-    The largest is eight times the smallest, so that the cost of a message is told from that of its bytes. `delay_s` is
-    the delay of each, during which others may be under way.
+    The largest is eight times the smallest, to separate the cost of a message from that of its bytes. `delay_s`: the
+    delay of each block, during which others may be in flight.
     """
     most = MOST_AT_ONCE * LEARNING_DELAY_S / max(delay_s, 1e-6)
     return sizes_in_turn(total_bytes, int(max(LEAST_LEARNING_BLOCKS, min(most, LEARNING_BLOCKS))), largest=8)
 
 
 class CollectivePolicy:
-    """`policy`, whose plans give the order, with blocks of the size that is predicted to be the best.
+    """A policy with the order from the plans of `policy`, and blocks of the best predicted size.
 
-    `at_barrier` gives the order where every iteration waits for all averages; None for the same as always.
-    `learns_order`: which gradients forward needs first is learned where it is not the order of their places
-    (learn/ranks.py).
+    `at_barrier`: gives the order if every iteration waits for all averages; None to use `policy` then, too.
+    `learns_order`: forward order is learned where it differs from the order of places (learn/ranks.py).
     """
 
     def __init__(self, policy: Policy, at_barrier: Policy | None = None) -> None:
@@ -72,7 +71,7 @@ class CollectivePolicy:
     def ordered(
         self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0, *, barrier: bool
     ) -> Plan:
-        """Return the plan of a job whose iterations wait for all averages, or do not."""
+        """Return the plan; with a `barrier`, iterations wait for all averages."""
         policy = self._at_barrier if barrier else self._policy
         return replace(policy.plan(profile, network, jitter_s), cut=None)
 
@@ -80,14 +79,14 @@ class CollectivePolicy:
         return CollectiveSearch(self, question)
 
     def chosen_plan(self, choice: Choice, question: Question) -> Plan:
-        """Return the plan with the order of the blocks of this choice, and its cut."""
+        """Return the plan with the cut of this choice, and the order of its blocks."""
         profile = profile_under(question.profile, choice.cut)
         plan = self.ordered(profile, question.network, question.jitter_s, barrier=question.barrier)
         return replace(plan, push=replace(plan.push, credit=choice.credit), cut=choice.cut)
 
 
 class CollectiveSearch:
-    """Uniform cuts, one after another; where iterations wait for all averages, one that is made for the pattern."""
+    """Search over uniform cuts; if iterations wait for all averages, one cut made for the pattern instead."""
 
     message_s = None
 
@@ -101,11 +100,11 @@ class CollectiveSearch:
         self._message_s += self._message_besides_s(question.measured)
         cuts = list(question.cuts)
         if question.anew:
-            # Of those in which all gradients are one block, the first: others would be the same blocks again.
+            # The smallest size that puts all gradients into one block; larger ones would give the same block.
             least_whole = next((size for size in SIZES if size >= max(total, LEAST_SIZE)), SIZES[-1])
             if question.barrier:
                 from prophet_scheduler.policies.algorithms.merging import (
-                    merged_cut,  # Few jobs need it, and only one rank.
+                    merged_cut,  # Few jobs need it, on one rank only.
                 )
 
                 cuts.append(merged_cut(question.profile, self._network, self._message_s, question.jitter_s))
@@ -115,7 +114,7 @@ class CollectiveSearch:
         self._done: list[Choice] = []
 
     def work(self, events: int) -> bool:
-        """Judge some cuts. Return True once all have been judged."""
+        """Judge some cuts. Return True once all are judged."""
         while self._cuts and events > 0:
             choice, cost = self._judge(self._cuts.pop(0))
             self._done.append(choice)
@@ -124,11 +123,11 @@ class CollectiveSearch:
 
     @property
     def choices(self) -> Sequence[Choice]:
-        """The best first; of those as good as it the one with the largest blocks, whose messages are the fewest."""
+        """Choices, best first; among equals those with the largest blocks, and therefore fewest messages, first."""
         return ranked(self._done, self._question.profile.total_bytes)
 
     def _message_besides_s(self, measured: Measured | None) -> float:
-        """Return the further cost of a message, if the job's present iterations take longer than predicted."""
+        """Return the additional cost of a message, if the job's present iterations take longer than predicted."""
         if measured is None:
             return 0.0
         predicted, _ = self._judge(measured.cut)
@@ -147,23 +146,23 @@ class CollectiveSearch:
 
 
 class ForwardOrder:
-    """Forward order: the gradients that forward needs first go first."""
+    """Forward order: the gradients that forward needs first are sent first."""
 
     name = "prophet"
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
-        """Return forward order without deadlines: an agreed sequence has no moments to wait for."""
+        """Return a plan of forward order without deadlines: an agreed sequence has no times to wait for."""
         return Plan(push=QueuePlan(order=profile.rank_by_id if profile else {}), policy=self.name)
 
 
 class ArrivalOrder:
     """Order of generation, for iterations that wait for all averages.
 
-    Then the last average is back no later than in any other order of these blocks.
+    With such a barrier, no other order of these blocks has the last average back earlier.
     """
 
     name = "prophet"
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
-        """Return the plan without an order: that of arrival."""
+        """Return a plan without an order, which means arrival order."""
         return Plan(policy=self.name)

@@ -1,16 +1,16 @@
-"""Groups of a policy on an engine of collectives: a group is one collective, and its border is a border of the cut.
+"""Groups of a policy on an engine of collectives: a group is one collective, and its borders are borders of the cut.
 
-Rule of this file: pure functions, from what was learned of whole gradients to the blocks, their groups, and one order
-for all ranks. Times are seconds, sizes bytes.
+Rule of this file: pure functions from the learned profile of whole gradients to blocks, their groups, and one order for
+all ranks. Times are in seconds, sizes in bytes.
 
-Such a policy decides once, from some iterations in which each gradient travelled by itself, as its system decides from
-a profile or a trace. A group of neighbours in the arena is a block; if the policy cuts it, it is several blocks. Other
-groups (Caramel's batches leave out the large gradients between their small ones) are several blocks that travel
-together. They are copied into one message, as these systems copy all that they fuse. A message has one kind of
-elements, so a group with two kinds is two messages.
+Such a policy decides once, after some iterations in which each gradient travelled alone, just as its system decides
+from a profile or a trace. A group of neighbours in the arena is one block, or several if the policy cuts it. Any other
+group (Caramel's batches skip the large gradients between their small ones) is several blocks that travel together.
+These are copied into one message, as the systems copy everything they fuse. A message has elements of one kind, so a
+group with two kinds is two messages.
 
-The queue's order with the policy's plan is the order of messages (sequence.py). A message is ready when the last
-gradient of its group is predicted to be.
+Messages are sent in the order of a queue with the policy's plan (sequence.py). A message is ready when the last
+gradient of its group is predicted to be ready.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from prophet_scheduler.policies.algorithms.generation import distinct_times
 from prophet_scheduler.policies.algorithms.sequence import iteration_s, make_sequence
 
 LEARNING_ITERATIONS = 12
-"""Iterations before groups are formed: enough for a profile whose medians ignore a late iteration."""
+"""Iterations before groups are formed: enough for the profile's medians to ignore a late iteration."""
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """`collectives` has, in the order of their start, the places of the blocks of `cut` that travel as one.
+    """A cut, and the indices of its blocks for each of the `collectives`, in start order.
 
-    Predicted: each is back `ends_s` after backward began, and an iteration takes `iteration_s`.
+    Predictions: `ends_s`, the end of each in seconds after backward began, and `iteration_s`.
     """
 
     cut: Borders
@@ -55,7 +55,7 @@ def make_grouping(
 ) -> Grouping:
     """Return the policy's groups for gradients of these sizes and kinds, in forward order (see blocks_of).
 
-    `profile` is of the blocks of Borders.of_gradients(sizes), by their ids. A gradient that it lacks travels alone.
+    `profile` has the blocks of Borders.of_gradients(sizes), by id. A gradient missing from it travels alone.
     """
     plan = policy.plan(profile, network, jitter_s)
     whole = blocks_of(sizes, kinds, Borders.of_gradients(sizes))
@@ -78,7 +78,7 @@ def make_grouping(
     order = plan.push.order
     for places in messages:
         first = blocks[places[0]].pieces[0].gradient
-        if group_of[first] in cut_groups:  # Its parts leave once all of it is ready.
+        if group_of[first] in cut_groups:  # Its parts are sent once all of it is ready.
             first = group_of.index(group_of[first])
         size = sum(blocks[place].size_bytes for place in places)
         forward_s = sum(
@@ -104,7 +104,7 @@ def make_grouping(
 def _borders(
     sizes: Sequence[int], group_of: Sequence[Hashable], cut_groups: dict[Hashable, tuple[int, ...]]
 ) -> list[int]:
-    """Return the places at which a group begins, continues after others, or is cut."""
+    """Return the places at which a group begins, resumes after another group, or is cut."""
     places = arena_places(sizes)
     there = [gradient for gradient, size in enumerate(sizes) if size]
     borders = [places[b] for a, b in itertools.pairwise(there) if group_of[a] != group_of[b]]
@@ -113,7 +113,7 @@ def _borders(
         at = places[members[0]]
         for part in parts[:-1]:
             at += part
-            # A part ends when something more urgent is ready, and not just before.
+            # Round up: a part must end when something more urgent is ready, not just before.
             gradient = bisect.bisect_right(places, at) - 1
             within = ITEM_BYTES * ((at - places[gradient]) // ITEM_BYTES + 1)
             borders.append(min(places[gradient] + within, places[gradient + 1]))
@@ -126,7 +126,7 @@ def _messages(
     group_of: Sequence[Hashable],
     cut_groups: dict[Hashable, tuple[int, ...]],
 ) -> list[tuple[int, ...]]:
-    """Return the places of the blocks that travel together, by the first of them."""
+    """Return the indices of the blocks of each message, sorted by the first one."""
     together: dict[Hashable, list[int]] = {}
     for place, block in enumerate(blocks):
         first = block.pieces[0].gradient
@@ -137,7 +137,7 @@ def _messages(
 
 
 def _generated_s(known: dict[int, GradientProfile], id_of: dict[int, int], count: int) -> list[float]:
-    """Return the generation time of each gradient. An unknown one counts as generated with the one after it."""
+    """Return the generation time of each gradient. An unknown gradient counts as generated with its successor."""
     last_s = min(row.generation_s for row in known.values())
     times = []
     for gradient in reversed(range(count)):
@@ -150,7 +150,7 @@ def _generated_s(known: dict[int, GradientProfile], id_of: dict[int, int], count
 def _plan_of_messages(plan: Plan, travelling: Profile, ranks: Sequence[int]) -> Plan:
     order = None
     if plan.push.order is not None:
-        # If deadlines have ranks, ranks stay as they were. Otherwise equal ones go front first.
+        # Deadlines refer to ranks, so these must stay as they are. Otherwise equal ranks go in forward order.
         in_turn = sorted(range(len(ranks)), key=lambda place: (ranks[place], place))
         ranks = ranks if plan.push.deadlines else sorted(range(len(ranks)), key=in_turn.__getitem__)
         order = dict(zip(travelling.ids, ranks, strict=True))

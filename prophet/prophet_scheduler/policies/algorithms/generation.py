@@ -1,6 +1,6 @@
 """Generation times for plans with many deadlines.
 
-Rule of this file: what the policies share whose plans say when each gradient is expected; pure functions of a profile.
+Rule of this file: shared code of the policies whose plans expect each gradient at a time; pure functions of a profile.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from prophet_scheduler.core.profile import Profile
 
 LEAST_SLACK_S = 0.001
-"""Minimum slack of a deadline: without it the queue's timer and a true prediction are due at the same instant."""
+"""Minimum slack of a deadline: without it, the queue's timer and a correct prediction are due at the same instant."""
 
 
 def distinct_times(profile: Profile) -> dict[int, float]:
-    """Return generation times in seconds by gradient id, a rounding error apart within a step of equal ones.
+    """Return generation times in seconds by gradient id, with equal times moved a rounding error apart.
 
-    So the latest gradient that has come tells which have, and the first of a step is not taken for all of it.
+    So the latest gradient to arrive shows which others have arrived, and the first of a step does not stand for all.
     """
     times_s: dict[int, float] = {}
     before = -math.inf

@@ -1,6 +1,6 @@
-"""The plan of engines that fuse gradients: groups that leave in order of arrival, one after another.
+"""The plan of engines that fuse gradients: groups sent in arrival order, one after another.
 
-Rule of this file: what such policies share; which gradients make a group is each policy's own.
+Rule of this file: shared code of such policies; each policy decides its own groups.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.core.profile import Profile
 
 ONE_TASK = 1
-"""The credit: one message at a time, as collectives of one communicator are."""
+"""Credit of one message at a time, like the collectives of one communicator."""
 
 
 def grouped_plan(profile: Profile, groups: Sequence[Sequence[int]], policy: str) -> Plan:
-    """Groups (of positions in the profile) that leave in order of arrival, one after another."""
+    """Return a plan that sends `groups` (of positions in the profile) in arrival order, one after another."""
     ids = profile.gradient_ids
     group_of = {ids[position]: number for number, members in enumerate(groups) for position in members}
     return Plan(

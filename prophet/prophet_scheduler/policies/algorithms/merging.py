@@ -1,14 +1,13 @@
-"""The cut of a job whose iterations wait for all averages: what is generated together travels together.
+"""The cut of a job whose iterations wait for all averages: gradients generated together travel together.
 
-Rule of this file: pure functions of a profile and a network. Times are seconds, sizes bytes.
+Rule of this file: pure functions of a profile and a network. Times are in seconds, sizes in bytes.
 
-No order helps such a job, and all that counts is when the last average is back. So the wire must have something to do
-from the first gradient on, and each block must be there when the wire is free for it. Blocks of one size cannot do
-both: small ones are many messages, and the first of the large ones waits for gradients that come later. MG-WFBP (Shi,
-Chu and Li, INFOCOM 2019) merges neighbours for the same end, with a message of s bytes taking E(s) = overhead + s /
-bandwidth; prophet_papers/mg_wfbp.py has their algorithm and the best merging. Here it is the fewest messages that end
-in time, for a backward pass that may be late: in a merging that is the best for the learned times, every message is
-there just when it is to leave.
+No order helps such a job: only the arrival of the last average counts. So the wire must be busy from the first gradient
+on, and each block must be ready when the wire is free. Blocks of one size cannot achieve both: small blocks mean many
+messages, and the first large block waits for later gradients. MG-WFBP (Shi, Chu and Li, INFOCOM 2019) merges neighbours
+for the same purpose, with a message of s bytes taking E(s) = overhead + s / bandwidth; prophet_papers/mg_wfbp.py has
+their algorithm and the best merging. Here the goal is the fewest messages that end in time even if backward is late: in
+the best merging for the learned times, each message would be ready only just when it has to be sent.
 """
 
 from __future__ import annotations
@@ -22,27 +21,27 @@ from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.profile import Profile
 
 LATE = 0.1
-"""Share by which a backward pass may be later than it was learned."""
+"""Share by which a backward pass may be later than learned."""
 EXACT = 1e-3
-"""Relative error of the earliest end."""
+"""Relative tolerance of the earliest end."""
 
 
 def merged_cut(profile: Profile, network: Network, message_s: float = 0.0, jitter_s: float = 0.0) -> Cut:
-    """Return the cut with the fewest blocks whose last average is back as early as that of any.
+    """Return the cut with the fewest blocks among those whose last average is back the earliest.
 
-    `profile` is of what makes up the arena, with ids that rise with the place; new blocks begin where some of it does.
-    `message_s`: what a message costs besides the network's overhead. `jitter_s`: how far generation times scatter.
+    `profile` has the parts of the arena, with ids that rise with the place; a new block begins where a part begins.
+    `message_s`: cost of a message besides the network's overhead. `jitter_s`: scatter of generation times.
     """
     rows = sorted(zip(profile.gradient_ids, profile.gradients, strict=True), key=lambda row: row[0])
     known = [gradient for _, gradient in rows]
     sizes = [gradient.size_bytes for gradient in known]
     *places, total_bytes = arena_places(sizes)
-    # A block is there when all of it is, so what lies behind a late one in the arena counts as no later than that.
+    # A block is ready when all of it is, so a gradient counts as ready no earlier than those behind it in the arena.
     rising = itertools.accumulate((gradient.generation_s for gradient in reversed(known)), max)
     ready_s = [(1 + LATE) * time_s + jitter_s for time_s in rising][::-1]
     firsts = fewest_groups(ready_s, sizes, network, message_s)
     firsts = firsts[:: -(-len(firsts) // MOST_SEGMENTS)]
-    # The next place at which a segment may start: what is there early must have no part of what comes later.
+    # Round up to a place where a segment may start: an early block must contain no part of a later gradient.
     starts = dict.fromkeys(-(-places[first] // UNIT_BYTES) * UNIT_BYTES for first in firsts)
     borders = [*(start for start in starts if start < total_bytes), total_bytes]
     return Cut(tuple(Segment(start, _equal_parts(end - start)) for start, end in itertools.pairwise(borders)))
@@ -51,10 +50,10 @@ def merged_cut(profile: Profile, network: Network, message_s: float = 0.0, jitte
 def fewest_groups(
     ready_s: Sequence[float], sizes: Sequence[int], network: Network, message_s: float = 0.0
 ) -> list[int]:
-    """Return the first places of the groups of neighbours: the fewest among those that end the earliest.
+    """Return the first index of each group of neighbours, for the fewest groups among those that end the earliest.
 
-    `ready_s` (never rising) and `sizes` are by place; groups travel one after another, the last place first, each when
-    all of it is ready and the one before has ended, and takes E(s) and `message_s`.
+    `ready_s` (never rising) and `sizes` are by index. Groups travel one after another, the last index first. Each
+    starts when all of it is ready and the previous group has ended, and takes E(s) + `message_s`.
     """
     least_s, most_s = 0.0, ready_s[0] + message_s + network.transfer_s(sum(sizes))
     groups = [0]
@@ -71,8 +70,8 @@ def fewest_groups(
 def _groups_by(
     end_s: float, ready_s: Sequence[float], sizes: Sequence[int], network: Network, message_s: float
 ) -> list[int] | None:
-    """Return the fewest groups that end by then; None if there are none. From the last one on each is as large as
-    possible: its members leave those before it less to carry, by as much as they leave them less time.
+    """Return the fewest groups that end by `end_s`; None if impossible. Starting with the group to travel last, each is
+    as large as possible: its members relieve the earlier groups of as much work as they take from their time.
     """
     places = arena_places(sizes)
     each_s = network.overhead_s + message_s
@@ -90,9 +89,9 @@ def _groups_by(
 
 
 def _equal_parts(size_bytes: int) -> int:
-    """Return the size of the fewest blocks that make up so much, all about as large.
+    """Return the block size that divides `size_bytes` into the fewest blocks of about equal size.
 
-    A block may begin a little before its segment, where a gradient does (core/cut.py).
+    A block may begin slightly before its segment, where a gradient begins (core/cut.py).
     """
     parts = -(-size_bytes // (MOST_BLOCK_BYTES - UNIT_BYTES))
     return (-(-size_bytes // parts // UNIT_BYTES) + 1) * UNIT_BYTES

@@ -1,13 +1,13 @@
 """Prediction of an iteration under a cut and a credit, with the simulator's core on a virtual clock.
 
-Rule of this file: pure functions of a profile, a network and the shape of a cluster; the search among candidates is
-chooser.py. Times are seconds, sizes bytes.
+Rule of this file: pure functions of a profile, a network and the shape of a cluster; chooser.py searches among
+candidates. Times are in seconds, sizes in bytes.
 
-Two iterations are simulated, the second up to the beginning of its backward pass. Forward needs every tensor, so
-nothing of an iteration is left when the next one's backward begins, and one period is nearly as good as many. All
-workers are alike. A worker's measured rate is what it gets while all send, so the servers' links together have at least
-the workers' rate, and each at least one worker's. Whether they have just that or more than anybody needs, no worker can
-see; a job's measured iteration time is nearer to what one or the other predicts.
+The simulation runs two iterations, the second up to the start of its backward pass. Forward needs every tensor, so
+nothing of an iteration is left when the next backward starts, and one period is nearly as good as many. All workers are
+alike. A worker measures its rate while all send, so the servers' links together have at least the workers' rate, and
+each at least one worker's. No worker can see whether the links have exactly this rate or more than enough; the job's
+measured iteration time shows which prediction is closer.
 """
 
 from __future__ import annotations
@@ -26,18 +26,17 @@ from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.core.settings import DEFAULT_WATCHDOG_S
 
 MOST_MACHINES = 8
-"""Maximum workers or servers in a prediction, which stand for more: the cost grows with their number."""
+"""Maximum simulated workers or servers, which may stand for more: the cost grows with their number."""
 EVENTS_A_TENSOR = 30
-"""Work of making a tensor, in events of the simulation."""
+"""Cost of making a tensor, in simulated events."""
 LAYOUTS_KEPT = 16
 
 
 class Predictor:
     """Predictions for one profile, network and shape. Without `arena`, gradients travel in partitions of one size.
 
-    `wide_servers`: their links have no limit. `message_s`: what a message takes of its server's time, which the wire
-    may go on meanwhile; it stands for processors that are short, wherever they are. With a `barrier` forward begins
-    when everything is back.
+    `wide_servers`: the servers' links have no limit. `message_s`: server time per message, during which the wire may
+    continue; it stands for scarce processors anywhere. `barrier`: forward begins when everything is back.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class Predictor:
         self._made = functools.lru_cache(LAYOUTS_KEPT)(self._anew)
 
     def loads(self, cut: Cut) -> list[Load]:
-        """Return the loads under the cut: blocks of the arena, or each gradient in its partitions."""
+        """Return the loads under the cut: blocks of the arena, or gradients in partitions."""
         sizes = [gradient.size_bytes for gradient in self.profile.gradients]
         if self._arena:
             return loads_of(blocks_of(sizes, [0] * len(sizes), cut))
@@ -71,7 +70,7 @@ class Predictor:
         return [Load(id_, size, place) for place, (id_, size) in enumerate(zip(ids, sizes, strict=True))]
 
     def begin(self, cut: Cut, credit: int | None) -> Prediction:
-        """Begin a prediction of this cut, with this credit in forward order; None for arrival order without limits."""
+        """Start a prediction for this cut, in forward order with this credit; None: arrival order without limit."""
         layout, operations = self._made(cut)
         spec = ClusterSpec()
         spec.operations = operations
@@ -82,7 +81,7 @@ class Predictor:
         spec.latency_s = self.network.ack_delay_s / 2
         spec.header_bytes = HEADER_BYTES
         spec.server_overhead_s = self.message_s
-        # On a slow wire a large block is still under way when the watchdog lets the next ones go.
+        # On a slow wire, a large block is still in flight when the watchdog releases the next ones.
         spec.watchdog_s = DEFAULT_WATCHDOG_S
         spec.iterations = 2
         spec.backward = self._iteration.backward
@@ -105,7 +104,7 @@ class Predictor:
 
 
 class Prediction:
-    """A simulation that is worked off a little at a time. `cost` is its work so far, in events."""
+    """A simulation run a little at a time. `cost` is its work so far, in events."""
 
     def __init__(self, simulation: Simulation, begins_s: float, made: int) -> None:
         self._simulation = simulation
@@ -118,9 +117,9 @@ class Prediction:
         return self._made + self._simulation.events
 
     def run(self, events: int, most_s: float = math.inf) -> bool:
-        """Go on for at most so many events, and give up past `most_s`. Return True once it is over.
+        """Run for at most this many events; give up beyond `most_s`. Return True once finished.
 
-        `iteration_s` is the result then, infinite where it was given up.
+        `iteration_s` has the result then; it is infinite after giving up.
         """
         until_s = self._begins_s + most_s
         if self._simulation.run(until_s, events):

@@ -1,12 +1,12 @@
 """One order of blocks for all ranks, and its times: collectives on the simulator's core, on a virtual clock.
 
-Rule of this file: pure functions of a profile, a network and a plan. Times are seconds, sizes bytes.
+Rule of this file: pure functions of a profile, a network and a plan. Times are in seconds, sizes in bytes.
 
-Engines of collectives match operations by the order in which they are issued, so that order must be the same on all
-ranks. It cannot follow from what is ready on each of them, but has to be known before the iteration begins: it is what
-the queue decides when the learned pattern is played to it. Each block takes E(s) = overhead + s / bandwidth (paper,
-Eq. 10), and the acknowledgement's delay besides where the wire was idle before it: enough are under way at once that
-the delays of others pass meanwhile. Preemption is between blocks.
+Engines of collectives match operations by issue order, so that order must be the same on all ranks. It cannot depend on
+what is ready on each rank; it has to be known before the iteration begins. So it is the order in which the queue issues
+the learned pattern when this is played to it. Each block takes E(s) = overhead + s / bandwidth (paper, Eq. 10), plus
+the acknowledgement's delay if the wire was idle before it: otherwise enough blocks are in flight to hide the delay.
+Preemption happens between blocks.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from prophet_scheduler.core.profile import Profile
 
 @dataclass(frozen=True)
 class IssueOrder:
-    """`order` has the places of all gradients of a profile in the order in which they are issued.
+    """Order in which all gradients of a profile are issued, by index.
 
-    `ends_s`, by place, is when each is back, in seconds since backward began.
+    `ends_s`: when each gradient is back, by index, in seconds since backward began.
     """
 
     order: tuple[int, ...]
@@ -36,22 +36,22 @@ class IssueOrder:
 
 
 def backward_order(count: int) -> tuple[int, ...]:
-    """Return the order while nothing is known of a job: the last gradient first, as backward generates them."""
+    """Return the order for an unknown job: the last gradient first, as backward generates them."""
     return tuple(reversed(range(count)))
 
 
 def make_sequence(profile: Profile, network: Network, plan: Plan) -> IssueOrder:
-    """Return the order of a queue with this plan if the gradients of `profile`, each a block, come at their times.
+    """Return the order of a queue with this plan when the gradients of `profile`, each a block, arrive on time.
 
-    Raises ValueError if the plan holds some of them for ever.
+    Raises ValueError if the plan holds some of them back forever.
     """
     times = sorted({gradient.generation_s for gradient in profile.gradients})
     step_of = {time_s: place for place, time_s in enumerate(times)}
     generates: list[list[int]] = [[] for _ in times]
-    # Within a step the last gradient comes first, as autograd hands gradients over.
+    # Within a step the last gradient comes first, as with autograd.
     for place in reversed(range(len(profile.gradients))):
         generates[step_of[profile.gradients[place].generation_s]].append(place)
-    # An operation that needs all blocks, and the steps of backward. The second iteration begins when all are back.
+    # An operation that needs all blocks, then the steps of backward: the second iteration begins when all are back.
     operations = [OperationSpec(0.0, 0, [1], [])]
     for place, (before, now) in enumerate(itertools.pairwise([0.0, *times])):
         following = [place + 2] if place + 1 < len(times) else []
@@ -83,26 +83,26 @@ def make_sequence(profile: Profile, network: Network, plan: Plan) -> IssueOrder:
 
 
 TORCH_AT_ONCE = 2
-"""Operations that a group of torch's own runs at once (gloo has two threads)."""
+"""Concurrent operations in one of torch's own process groups (gloo has two threads)."""
 LEAST_AT_ONCE = 3
-"""Operations of Prophet's group: one that travels, one behind it, and one that ends."""
+"""Minimum concurrent operations in Prophet's group: one on the wire, one queued behind it, and one finishing."""
 MOST_AT_ONCE = 8
-"""Maximum operations worth having under way at once."""
+"""Maximum concurrent operations that are worthwhile."""
 SPARE = 4 / 3
-"""Margin with which the delay is hidden. Operations under way together may wait together, and with just enough of
-them the wire idles now and then."""
+"""Margin for hiding the delay. Operations in flight together may wait together, and with just enough of them the wire
+is idle now and then."""
 
 
 def operations_at_once(network: Network, size_bytes: float, most: int) -> int:
-    """Return the number of operations, up to `most`, whose delays the wire's work hides; each has this size."""
+    """Return how many operations of this size, up to `most`, must be in flight for the wire to hide their delays."""
     travels_s = network.transfer_s(size_bytes)
     return max(LEAST_AT_ONCE, min(most, 1 + math.ceil(SPARE * network.ack_delay_s / travels_s)))
 
 
 def play_sequence(profile: Profile, network: Network, order: Sequence[int]) -> IssueOrder:
-    """Return the times of this order: each is issued once it is there, those before it are, and there is room."""
+    """Return the times of this order: a gradient is issued once it and all earlier ones are ready and there is room."""
     rows = [profile.gradients[place] for place in order]
-    # What comes before others that it waits for counts as coming with them.
+    # A gradient that has to wait for later ones counts as generated together with them.
     comes = itertools.accumulate((gradient.generation_s for gradient in rows), max)
     late = [replace(gradient, generation_s=time_s) for gradient, time_s in zip(rows, comes, strict=True)]
     ends_s = make_sequence(Profile(profile.name, tuple(reversed(late))), network, Plan()).ends_s[::-1]
@@ -111,8 +111,8 @@ def play_sequence(profile: Profile, network: Network, order: Sequence[int]) -> I
 
 
 def iteration_s(profile: Profile, sequence: IssueOrder, barrier: bool = False) -> float:
-    """Return seconds from the begin of backward to the end of the next forward pass, in which each layer waits for its
-    gradient (paper, Eq. 3); with a `barrier` the first layer waits for all of them.
+    """Return the seconds from the start of backward to the end of the next forward pass, where each layer waits for its
+    gradient (paper, Eq. 3) or, with a `barrier`, the first layer waits for all gradients.
     """
     if barrier:
         return max(profile.backward_s, *sequence.ends_s) + profile.forward_s

@@ -1,12 +1,12 @@
-"""Prediction of an iteration in an engine's own order, with its barrier, from the same profile and network.
+"""Prediction of an iteration of a stock engine, with its own order and barrier, from the same profile and network.
 
-Rule of this file: pure functions of a profile and a network; a status shows the result, and no policy plans by it.
-Times are seconds, sizes bytes.
+Rule of this file: pure functions of a profile and a network; the status shows the result, but no policy plans with it.
+Times are in seconds, sizes in bytes.
 
-Both engines send what backward hands over in the order in which it comes, and begin the next forward pass when all of
-it is back. DistributedDataParallel sends its buckets (Li et al., "PyTorch Distributed", VLDB 2020). BytePS pushes
-partitions, and asks for each when its push is acknowledged; the question stands in line behind all pushes that are
-ready by then, so on a slow link much of the way back begins when all has been sent.
+Both engines send gradients in the order in which backward generates them, and begin the next forward pass when all
+averages are back. DistributedDataParallel sends its buckets (Li et al., "PyTorch Distributed", VLDB 2020). BytePS
+pushes partitions, and requests each average when the push is acknowledged. The request queues behind all pushes ready
+by then, so on a slow link much of the return traffic starts only when everything has been sent.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ SEGMENT_BYTES = 1 << 20
 
 
 def stock_iteration_s(profile: Profile, network: Network, ranks: int | None, bucket_bytes: int | None = None) -> float:
-    """Return seconds of one iteration: of DistributedDataParallel with so many ranks, of BytePS for None. All buckets
-    have `bucket_bytes`; None for DistributedDataParallel's default.
+    """Return the seconds of one iteration of DistributedDataParallel with `ranks` ranks, or of BytePS if None. All
+    buckets have `bucket_bytes`; None means the default of DistributedDataParallel.
 
-    The gradients of `profile` may be blocks: these say well enough when which bytes are there.
+    The gradients of `profile` may be blocks: these show well enough when each byte is ready.
     """
     if ranks is None:
         predictor = Predictor(profile, network, Shape(1, 1), arena=False, wide_servers=True, barrier=True)
@@ -38,7 +38,7 @@ def stock_iteration_s(profile: Profile, network: Network, ranks: int | None, buc
     sizes = [each.size_bytes for each in profile.gradients]
     in_buckets = buckets(sizes) if bucket_bytes is None else buckets(sizes, bucket_bytes, bucket_bytes)
     rows = [[profile.gradients[place] for place in members] for members in in_buckets]
-    # A bucket is there with its last gradient.
+    # A bucket is ready with its last gradient.
     sent = [GradientProfile("bucket", sum(each.size_bytes for each in row), row[-1].generation_s) for row in rows]
     ends_s = make_sequence(Profile(profile.name, tuple(reversed(sent))), network, Plan()).ends_s
     back_s = max(
@@ -49,7 +49,7 @@ def stock_iteration_s(profile: Profile, network: Network, ranks: int | None, buc
 
 
 def _more_trips_s(size_bytes: int, network: Network, ranks: int) -> float:
-    """Return the seconds that an all-reduce of this size waits beyond the delay of a small one."""
+    """Return the seconds that an all-reduce of this size waits in addition to the delay of a small one."""
     trips = 2 * (ranks - 1)
     if not trips:
         return 0.0

@@ -107,7 +107,7 @@ def test_a_model_compiled_whole_waits_when_it_is_called_and_says_so(
     assert not network.flying
     assert twins.alike()
     (line,) = caplog.messages
-    assert "made one piece of 100% of what is trained" in line
+    assert "compiled 100% of the trained parameters as one piece" in line
 
 
 def test_code_made_anew_while_updates_are_pending_changes_no_bit(network: Network) -> None:

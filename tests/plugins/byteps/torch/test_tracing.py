@@ -97,7 +97,7 @@ def test_of_several_optimizers_none_has_a_graph(network: Network, caplog: pytest
     both(network, LAST)
     assert hooks() == before
     assert caplog.messages == [
-        "Prophet: has no trace of this model: the job has several optimizers; tictac takes its layers to be one after "
+        "Prophet: has no trace of this model: the job has several optimizers; tictac assumes its layers run one after "
         "another"
     ]
 
@@ -132,7 +132,7 @@ def test_a_policy_that_cannot_take_the_graph_is_one_warning(network: Network, ca
     twins = both(network, LAST + 1)
     assert job.board.found is NOTHING and twins.alike()
     (record,) = caplog.records
-    assert "KeyError: 'gradient0'; tictac takes its layers" in record.getMessage()
+    assert "KeyError: 'gradient0'; tictac assumes its layers" in record.getMessage()
 
 
 class Reader(nn.Module):
