@@ -145,10 +145,10 @@ WITHOUT = [row for row in TASKS if row[3] != 2 or row[5] == ADD]
     ("rows", "status", "line"),
     [
         ([(2.0, 5, 8, 0, 0, ADD, 0), (2.0, 5, 8, 0, 0, START, 0)], 0, "1 decisions under 0 plans, all the same"),
-        ([(2.0, 5, 8, 0, 0, START, 0)], 1, "1 decisions under 0 plans, 1 otherwise"),
+        ([(2.0, 5, 8, 0, 0, START, 0)], 1, "1 decisions under 0 plans, 1 different"),
         ([*TASKS, EMPTY], 0, "8 decisions under 0 plans, all the same"),
-        (WITHOUT, 1, "3 decisions under 0 plans, 1 otherwise"),
-        ([*WITHOUT, EMPTY], 1, "3 decisions under 0 plans, 1 otherwise"),  # what follows a difference is not checked
+        (WITHOUT, 1, "3 decisions under 0 plans, 1 different"),
+        ([*WITHOUT, EMPTY], 1, "3 decisions under 0 plans, 1 different"),  # what follows a difference is not checked
     ],
 )
 def test_a_replay_that_differs_is_status_1(
@@ -162,7 +162,7 @@ def test_a_replay_that_differs_is_status_1(
 def test_a_record_that_cannot_be_replayed_is_one_line(prophet: Command, tmp_path: Path) -> None:
     save_record(EventRecord(np.array([TASKS[1], EMPTY], EVENT_DTYPE)), tmp_path / "e.npz")
     line = prophet.refuses("replay", tmp_path / "e.npz")
-    assert line == "prophet: event 1 says that nothing waits or is in flight, and something does\n"
+    assert line == "prophet: event 1 says that the queue is empty, but it is not\n"
     save_record(EventRecord(np.zeros(0, EVENT_DTYPE), agreed=True), tmp_path / "e.npz")
     assert "agreed on the sequence" in prophet.refuses("replay", tmp_path / "e.npz")
 
