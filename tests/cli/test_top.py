@@ -61,7 +61,7 @@ def status(rank: int = 0, job: str = "train-29500", **more: Any) -> LiveStatus:
         received=Flow(3_200_000_000, 27.5e6, 0.88),
         all_reduce=True,
         urgency=BANDS,
-        forward_waits=ForwardWait("layer1.0.conv1.weight", 0.0125, "the wire, or a rank that is not there yet"),
+        forward_waits=ForwardWait("layer1.0.conv1.weight", 0.0125, "the wire, or a rank that has not joined yet"),
         predicted=Predicted(0.929, 1.669),
         last_recut_ago_s=61.0,
     )
@@ -128,8 +128,8 @@ def test_what_is_not_known_is_not_shown() -> None:
     ("more", "shown"),
     [
         ({"agent": replace(AGENT, stepped_aside="no hook")}, "stepped aside: no hook"),
-        ({"agent": replace(AGENT, given_back="it was faster")}, "torch's reducer has it: it was faster"),
-        ({"time_s": 980.0}, "says nothing for 20 s"),
+        ({"agent": replace(AGENT, given_back="it was faster")}, "torch's reducer took over: it was faster"),
+        ({"time_s": 980.0}, "silent for 20 s"),
         ({}, "128 iterations in 120s"),
     ],
 )

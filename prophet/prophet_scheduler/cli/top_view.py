@@ -89,10 +89,10 @@ def _state(status: LiveStatus, now: float) -> Text:
     if agent.stepped_aside:
         return Text(f"stepped aside: {agent.stepped_aside}", "red")
     if agent.given_back:
-        return Text(f"torch's reducer has it: {agent.given_back}", "yellow")
+        return Text(f"torch's reducer took over: {agent.given_back}", "yellow")
     age_s = now - status.time_s
     if age_s > STALE_S:
-        return Text(f"says nothing for {age_s:.0f} s", "red")
+        return Text(f"silent for {age_s:.0f} s", "red")
     return Text(f"{status.iterations} iterations in {format_time(round(status.since_s))}")
 
 

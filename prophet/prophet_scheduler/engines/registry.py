@@ -32,6 +32,6 @@ def engine_of(base: str) -> EngineSpec:
 
 
 def peers() -> Mapping[str, EngineSpec]:
-    """Return the engine of each variant without a hook, by the variant's name: a user's alternatives, also with Prophet."""
+    """Return the engine of each variant without a hook, by variant: alternatives for users, some with Prophet."""
     unscheduled = (spec for spec in engines().values() if not spec.scheduled)
     return {variant.name: spec for spec in unscheduled for variant in spec.variants}
