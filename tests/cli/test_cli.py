@@ -96,7 +96,7 @@ def test_an_experiment_with_a_failed_policy_is_status_1(
         ("advise . --bandwidth 1gbit", ". has neither a results.json, as `prophet run` leaves it"),
         (
             "advise resnet50 --bandwidth 1gbit --cell 1",
-            "--cell is of a folder of `prophet run`, and resnet50 is a profile; leave it out",
+            "--cell is for a folder of `prophet run`, but resnet50 is a profile; leave it out",
         ),
         ("advise resnet50", "--bandwidth is missing"),
         ("advise resnet50 --bandwidth fast", "--bandwidth: 'fast' is not a rate"),
@@ -307,7 +307,7 @@ def test_simulate_writes_its_results(prophet: Command, tmp_path: Path) -> None:
         path = written(changed(REPLAY, "warm", warm), tmp_path)
         status, _, error = prophet("simulate", path, "--policy", "fifo", "--repeats", "1", "--out", out)
         assert status == 0 and (out / "results.json").exists()
-        assert ("warm: every simulated repeat begins cold" in error) is warm
+        assert ("warm: every simulated repeat starts cold" in error) is warm
 
 
 def test_plan_shows_the_blocks_and_every_policy(prophet: Command, small: Path) -> None:
