@@ -365,14 +365,14 @@ def test_a_folder_that_cannot_be_is_one_line_before_anything_is_done(
     command: str, prophet: Command, config: Path
 ) -> None:
     line = prophet.refuses(command, config, "--out", f"{config}/out")
-    assert line == f"prophet: --out: {config} is no folder; name another\n"
+    assert line == f"prophet: --out: {config} is not a folder; name another\n"
 
 
 @pytest.mark.parametrize("command", ["profile small.profile.json", "plan small.profile.json --bandwidth 1gbit"])
 @pytest.mark.parametrize(
     ("plot", "line"),
     [
-        ("small.profile.json/plot.png", "{here}/small.profile.json is no folder; name another"),
+        ("small.profile.json/plot.png", "{here}/small.profile.json is not a folder; name another"),
         ("plot.doc", "plot.doc: Format 'doc' is not supported; name a file that ends in .png"),
         (".", ". is a folder; name a file in it"),
     ],

@@ -150,7 +150,7 @@ def test_a_record_with_an_absurd_part_is_one_line(part: str, value: Any, why: st
     path = tmp_path / "odd.npz"
     save_record(EventRecord(np.zeros(0, EVENT_DTYPE), {0: b"ab", 1: b"cd"}), path)
     np.savez(path, **{**dict(np.load(path)), part: value})
-    with pytest.raises(UserError, match=rf"odd\.npz is no record of events: .*{why}") as error:
+    with pytest.raises(UserError, match=rf"odd\.npz is not a record of events: .*{why}") as error:
         load_record(path)
     assert "\n" not in str(error.value)
 

@@ -76,7 +76,7 @@ class Cut:
             size = segment.block_bytes
             if not UNIT_BYTES <= size <= MOST_BLOCK_BYTES or size % UNIT_BYTES:
                 raise ValueError(
-                    f"blocks of {size} bytes; they must have a multiple of {UNIT_BYTES}, at most {MOST_BLOCK_BYTES}"
+                    f"blocks of {size} bytes; the size must be a multiple of {UNIT_BYTES}, at most {MOST_BLOCK_BYTES}"
                 )
 
     @classmethod

@@ -104,7 +104,7 @@ def load_record(path: Path) -> EventRecord:
     """Read a file written by `save_record`. Raises UserError, with one line, for any other."""
     loaded = _load(path)
     if isinstance(loaded, np.ndarray):
-        raise UserError(f"{path} has events and no plans: an older Prophet wrote it, and it cannot be replayed")
+        raise UserError(f"{path} has events but no plans: an older Prophet wrote it, so it cannot be replayed")
     try:
         with loaded:
             return _record_of(loaded)
@@ -112,7 +112,7 @@ def load_record(path: Path) -> EventRecord:
         raise UserError(f"{path} is {error}") from None
     except Exception as error:  # on a damaged file, NumPy and zipfile may raise almost anything
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"{path} is no record of events: {reason}") from None
+        raise UserError(f"{path} is not a record of events: {reason}") from None
 
 
 class _OtherVersion(Exception):
@@ -122,7 +122,7 @@ class _OtherVersion(Exception):
 def _record_of(loaded: Any) -> EventRecord:
     """Return the record in a loaded file. Raises any error if it is damaged, or another program's."""
     if sum(part.file_size for part in loaded.zip.infolist()) > MOST_READ_BYTES:
-        raise ValueError("it unpacks to more than a record has")
+        raise ValueError("it unpacks to more than a record can have")
     version = int(loaded["version"])
     if version != EVENT_VERSION:
         raise _OtherVersion(f"a record of version {version}; this Prophet reads version {EVENT_VERSION}")
@@ -147,7 +147,7 @@ def _check_events(events: Any) -> None:
     if (events["kind"] > max(QueueEvent)).any() or ((events["queue"] >= BOTH_LANES) != of_queue).any():
         raise ValueError("it has events of an unknown kind")
     if not np.isfinite(events["time_s"]).all():
-        raise ValueError("it has events at no time")
+        raise ValueError("it has events without a valid time")
 
 
 def load_events(path: Path) -> NDArray[Any]:
@@ -158,7 +158,7 @@ def load_events(path: Path) -> NDArray[Any]:
     try:
         _check_events(loaded)
     except ValueError as error:
-        raise UserError(f"{path} is no record of events: {error}") from None
+        raise UserError(f"{path} is not a record of events: {error}") from None
     return loaded
 
 
@@ -172,4 +172,4 @@ def _load(path: Path) -> NDArray[Any] | Any:
     try:
         return np.load(io.BytesIO(content), allow_pickle=False)
     except Exception:  # as above
-        raise UserError(f"{path} is no record of events, as PROPHET_EVENTS_OUT names one") from None
+        raise UserError(f"{path} is not a record of events such as PROPHET_EVENTS_OUT writes") from None

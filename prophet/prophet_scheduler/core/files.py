@@ -85,13 +85,13 @@ def parse_json(text: str, finite: bool = True) -> Any:
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
-        raise ValueError("lists in lists without an end") from None
+        raise ValueError("it is nested too deeply") from None
     return value
 
 
 def _finite(text: str) -> float:
     if not math.isfinite(float(text)):
-        raise ValueError(f"{text[:20]} is no number that there can be")
+        raise ValueError(f"{text[:20]} is not a finite number")
     return float(text)
 
 
@@ -107,7 +107,7 @@ def require_folder(path: Path, name: str) -> None:
     """
     nearest = next(place for place in (path.absolute(), *path.absolute().parents) if os.path.lexists(place))
     if not nearest.is_dir():
-        raise UserError(f"{name}: {nearest} is no folder; name another")
+        raise UserError(f"{name}: {nearest} is not a folder; name another")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise UserError(f"{name}: you may not write into {nearest}; name another folder")
 

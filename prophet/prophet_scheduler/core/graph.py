@@ -53,7 +53,7 @@ class Graph:
         for operation in self.operations:
             at = f"{where}: operation {operation.name!r}"
             if operation.name in seen:
-                raise UserError(f"{at} is there twice")
+                raise UserError(f"{at} is defined twice")
             seen.add(operation.name)
             if not math.isfinite(operation.time_s) or operation.time_s < 0:
                 raise UserError(f"{at}: 'time_s' is {operation.time_s}; it must be 0 or more seconds")
@@ -63,7 +63,7 @@ class Graph:
         for operation in self.operations:
             for name in operation.inputs:
                 if name not in seen:
-                    raise UserError(f"{where}: operation {operation.name!r}: its input {name!r} is no operation")
+                    raise UserError(f"{where}: operation {operation.name!r}: its input {name!r} is not an operation")
         by_name = {operation.name: operation for operation in self.operations}
         try:
             ordered = tuple(by_name[name] for name in _inputs_first(self.operations))

@@ -229,7 +229,7 @@ def _metrics_port(environ: Mapping[str, str], rank: str) -> int | None:
         raise UserError(f"{METRICS_PORT} is {text!r}; it must be a port, 1 to {MOST_PORT}")
     port = int(text) + (int(rank) if rank.isdecimal() else 0)
     if port > MOST_PORT:
-        raise UserError(f"{METRICS_PORT} is {text!r}; process {rank} of this machine has no port so far above it")
+        raise UserError(f"{METRICS_PORT} is {text!r}; process {rank} here would need a port above {MOST_PORT}")
     return port
 
 
@@ -261,7 +261,7 @@ def from_environ(
 
     fusion, policy = switch(FUSION, "1"), environ[scheduler].strip().lower()
     if environ.get(RESUME) and policy != MLFABRIC:
-        raise UserError(f"{RESUME} is for asynchronous jobs, {SCHEDULER}={MLFABRIC}; this one would begin without it")
+        raise UserError(f"{RESUME} is for asynchronous jobs, {SCHEDULER}={MLFABRIC}; this job would start without it")
     return Settings(
         policy=policy,
         partition_bytes=_partition_bytes(environ, scheduler == SCHEDULER),

@@ -92,7 +92,7 @@ def worker_graph(
     known = {operation.name for operation in graph.computing}
     for timed in measured_s:
         if timed not in known:
-            raise UserError(f"graph {name!r}: 'times_s' names {timed!r}, which computes nothing in it; take it out")
+            raise UserError(f"graph {name!r}: 'times_s' names {timed!r}, which is no computing operation; remove it")
     return graph
 
 

@@ -95,7 +95,7 @@ def check_rate(where: str, steps: RateSteps) -> None:
     if not steps:
         return
     if steps[0][0] != 0 or any(later <= earlier for (earlier, _), (later, _) in itertools.pairwise(steps)):
-        raise UserError(f"{where}: a rate over time starts at 0 s and goes up from there")
+        raise UserError(f"{where}: the times of a rate over time must start at 0 s and increase")
     for at_s, rate in steps:
         if not (math.isfinite(rate) and rate > 0 and math.isfinite(at_s)):
             raise UserError(f"{where}: {rate} bytes per second at {at_s} s; it must be above 0")

@@ -66,7 +66,7 @@ def check_own(path: Path) -> None:
     """Raise OSError unless `path` is a folder that only this user can access."""
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode):
-        raise NotADirectoryError(f"{path} is no folder")
+        raise NotADirectoryError(f"{path} is not a folder")
     if status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise PermissionError(f"{path} must belong to you, and nobody else may use it: chmod 700 {path}")
 

@@ -23,7 +23,7 @@ def read_trace(path: Path, worker: TracedWorker) -> tuple[Transfer, ...]:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
-        raise UserError(f"{path}: is no trace of BytePS ({type(error).__name__}: {error})") from None
+        raise UserError(f"{path}: is not a trace of BytePS ({type(error).__name__}: {error})") from None
 
 
 def _transfers(trace: Iterable[Any], worker: TracedWorker) -> tuple[Transfer, ...]:
