@@ -104,7 +104,7 @@ ListsConfigs = Annotated[
 @app.command(cls=ListsPolicies)
 def run(
     config: Annotated[Path, typer.Argument(help="An experiment: a file, or one of --list, such as quickstart.")],
-    out: Annotated[Path | None, typer.Option(help="Folder for results. [default: results/NAME-TIME]")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for results; default: results/NAME-TIME.")] = None,
     policy: Annotated[list[str] | None, typer.Option(help="Run only this policy; may be repeated.")] = None,
     repeats: Annotated[int | None, typer.Option(help="Number of repeats, instead of the config's.")] = None,
     listed: ListsConfigs = False,
@@ -118,7 +118,7 @@ def run(
 @app.command(cls=ListsPolicies)
 def simulate(
     config: Annotated[Path, typer.Argument(help="An experiment: a file, or one of --list, such as replay-bandwidths.")],
-    out: Annotated[Path | None, typer.Option(help="Folder for results. [default: results/NAME-TIME]")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for results; default: results/NAME-TIME.")] = None,
     policy: Annotated[list[str] | None, typer.Option(help="Simulate only this policy; may be repeated.")] = None,
     repeats: Annotated[int | None, typer.Option(help="Number of repeats, instead of the config's.")] = None,
     listed: ListsConfigs = False,
@@ -227,21 +227,21 @@ def advise(
     servers: Annotated[int, typer.Option(help="Number of servers; a DDP job has none.")] = 1,
     server_bandwidth: Annotated[
         str | None,
-        typer.Option(help="Bandwidth of each server's link. [default: no limit; for a record, that of the workers]"),
+        typer.Option(help="Bandwidth of each server's link; default: no limit or, for a record, that of workers."),
     ] = None,
     delay: Annotated[str, typer.Option(help="Delay of each worker's link, one way, such as 1ms.")] = "0ms",
     workers_per_host: Annotated[int, typer.Option(help="Number of workers that share a host's link.")] = 1,
     policy: Annotated[
         str | None,
         typer.Option(
-            help="How the job runs: ddp-gloo, ddp-prophet, fsdp2, fsdp2-prophet, stock (BytePS), prophet, or another. "
-            "[default: ddp-gloo]"
+            help="How the job runs: ddp-gloo, ddp-prophet, fsdp2, fsdp2-prophet, stock (BytePS), prophet, or another; "
+            "default: ddp-gloo."
         ),
     ] = None,
     shards: Annotated[
         int | None,
         typer.Option(
-            min=1, help="FSDP2: number of workers that shard the parameters; fewer than all mean HSDP. [default: all]"
+            min=1, help="FSDP2: number of workers that shard the parameters (fewer than all: HSDP); default: all."
         ),
     ] = None,
     keep: Annotated[
@@ -339,7 +339,7 @@ def testbed(
 @app.command()
 def top(
     job: Annotated[
-        str | None, typer.Argument(help="A job, or the beginning of its name. [default: all your jobs]")
+        str | None, typer.Argument(help="A job, or the beginning of its name; default: all your jobs.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document per line instead of a screen.")] = False,
     count: Annotated[int | None, typer.Option(min=1, help="Exit after this many updates; else on q or Ctrl-C.")] = None,
@@ -353,7 +353,7 @@ def top(
 @app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="Folder written by `prophet run` or PROPHET_RECORD.")],
-    out: Annotated[Path | None, typer.Option(help="File for the page. [default: report.html in that folder]")] = None,
+    out: Annotated[Path | None, typer.Option(help="File for the page; default: report.html in that folder.")] = None,
     perfetto: Annotated[
         Path | None, typer.Option(help="Write a trace for Perfetto or chrome://tracing to this file instead of a page.")
     ] = None,

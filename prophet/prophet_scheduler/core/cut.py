@@ -32,8 +32,8 @@ RECUT_ROUNDS = 4
 MOST_SEGMENTS = 339
 """Maximum number of segments that fits in a page of the workers (Cut.encode)."""
 LEARNING_BLOCKS = 724
-"""Number of blocks in the arena if all have the smallest first size. The largest first size is four times that, close
-to the size that is probably best.
+"""Number of blocks in the arena if all have the smallest first size. The largest first size is four times that: about
+256 such blocks fill the arena, which is probably near the best size.
 """
 LEAST_LEARNING_BYTES, MOST_LEARNING_BYTES = 128 << 10, 512 << 10
 LEARNING_STRETCHES = 16
