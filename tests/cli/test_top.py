@@ -90,7 +90,7 @@ def test_workers_are_side_by_side() -> None:
         "88%  220mbit",
         "3.2GB",
         "layer1.0.conv1.weight",
-        "a rank that is not there",
+        "a rank that has not joined",
         "250mbit, 300us a message",
         "of 1MiB",
         "2 times, 61s ago: predicted 0.93 s an",

@@ -53,7 +53,7 @@ def test_the_events_of_an_older_release_are_read_and_have_no_plans(tmp_path: Pat
     path = tmp_path / "worker0.events.npy"
     np.save(path, adds(0, 3))
     assert load_events(path).tobytes() == adds(0, 3).tobytes()
-    with pytest.raises(UserError, match=r"worker0\.events\.npy has events and no plans"):
+    with pytest.raises(UserError, match=r"worker0\.events\.npy has events but no plans"):
         load_record(path)
 
 

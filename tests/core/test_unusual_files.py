@@ -142,8 +142,8 @@ def test_what_a_record_must_not_do(content: bytes, tmp_path: Path, monkeypatch: 
         ("most_in_flight", np.float64(1e300), "places"),
         ("most_in_flight", np.float64("inf"), "cannot convert"),
         ("plan_bytes", np.array([-4, 8]), "do not fit together"),
-        ("events", np.array([(float("nan"), 1, 1, 0, 0, 0, 0)], EVENT_DTYPE), "at no time"),
-        ("events", np.array([(float("inf"), 1, 1, 0, 0, 0, 0)], EVENT_DTYPE), "at no time"),
+        ("events", np.array([(float("nan"), 1, 1, 0, 0, 0, 0)], EVENT_DTYPE), "without a valid time"),
+        ("events", np.array([(float("inf"), 1, 1, 0, 0, 0, 0)], EVENT_DTYPE), "without a valid time"),
     ],
 )
 def test_a_record_with_an_absurd_part_is_one_line(part: str, value: Any, why: str, tmp_path: Path) -> None:

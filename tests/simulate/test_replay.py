@@ -202,7 +202,7 @@ def test_a_record_that_begins_with_a_gap_is_not_checked_at_first() -> None:
     [
         (record_of(plan_row(0.0, 5)), "names plan 5 but does not contain it"),
         (record_of(plan_row(0.0), plan=b"plan"), "plan 0 of the record cannot be read: the plan is cut short"),
-        (record_of(task_row(1.0, 3, ADD), plan_row(2.0, NO_PLAN, QueueEvent.EMPTY)), "event 1 says that nothing waits"),
+        (record_of(task_row(1.0, 3, ADD), plan_row(2.0, NO_PLAN, QueueEvent.EMPTY)), "event 1 says that the queue is"),
     ],
 )
 def test_a_record_that_cannot_be_is_one_line(record: EventRecord, line: str) -> None:
