@@ -26,13 +26,13 @@ CONFIGS = "configs"
 def require_compiler() -> None:
     """Raise SetupError, with one line that says what to do, if this machine cannot compile code for this Python."""
     if sys.platform != "linux":
-        raise SetupError(f"Prophet runs on Linux, and this is {sys.platform}; install it where you train")
+        raise SetupError(f"Prophet runs on Linux, but this is {sys.platform}; install it where you train")
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     compiler = new_compiler()
     customize_compiler(compiler)
     for header, advice in (
         ("memory", "it has no working C++ compiler; `apt-get install g++`, or name one in CC and CXX"),
-        ("Python.h", f"Python {python} is here without its headers; `apt-get install python{python}-dev`"),
+        ("Python.h", f"the headers of Python {python} are missing; `apt-get install python{python}-dev`"),
     ):
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder, "try.cc")

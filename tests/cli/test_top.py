@@ -150,9 +150,9 @@ def test_a_job_is_found_by_how_its_name_begins() -> None:
     known = documents(status(0, "train-1"), status(0, "other-2"))
     assert of_job(known, None) == known
     assert [document["worker"]["job"] for document in of_job(known, "tra")] == ["train-1"]
-    with pytest.raises(UserError, match=r"no job 'x' runs .*; there is other-2, train-1"):
+    with pytest.raises(UserError, match=r"no job 'x' runs .*; running: other-2, train-1"):
         of_job(known, "x")
-    with pytest.raises(UserError, match="no job of yours runs under Prophet on this machine"):
+    with pytest.raises(UserError, match="you have no job under Prophet on this machine"):
         of_job([], None)
 
 

@@ -37,7 +37,7 @@ from prophet_scheduler.watch.status import LiveStatus
 EVERY_S = 1.0
 RENEWED_S = 60.0
 """Age in seconds at which advice on an observed job is renewed."""
-WAITING = "no such job of yours runs under Prophet on this machine yet; waiting for one"
+WAITING = "you have no such job under Prophet on this machine yet; waiting for one"
 MOST_AT_ONCE = 16
 """Maximum number of workers asked at once."""
 
@@ -65,13 +65,13 @@ def of_job(documents: Sequence[Document], job: str | None) -> list[Document]:
     """
     if not documents:
         raise UserError(
-            "no job of yours runs under Prophet on this machine; start one with BYTEPS_SCHEDULER=prophet or "
+            "you have no job under Prophet on this machine; start one with BYTEPS_SCHEDULER=prophet or "
             "PROPHET_SCHEDULER=prophet"
         )
     named = [document for document in documents if job is None or _of(document, "job", "").startswith(job)]
     if not named:
         running = ", ".join(sorted({_of(document, "job", "") for document in documents}))
-        raise UserError(f"no job {job!r} runs under Prophet on this machine; there is {running}")
+        raise UserError(f"no job {job!r} runs under Prophet on this machine; running: {running}")
     return named
 
 

@@ -31,7 +31,7 @@ PACKAGE = Package(
 
 
 def environment(node: str, network: RunNetwork) -> dict[str, str]:
-    """Return the variables of `node`: its role, its address and those of the other nodes."""
+    """Return the variables of `node`: those of ps-lite, and those of BytePS for one process per node."""
     return {
         **ps_lite.environment(node, network),
         "BYTEPS_LOCAL_RANK": "0",
