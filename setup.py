@@ -1,4 +1,4 @@
-"""Builds prophet-scheduler: the Python packages, the native queue, the BytePS hook and its autoload."""
+"""Build of prophet-scheduler: the Python packages, the native queue, the BytePS hook and its autoload."""
 
 import sys
 import sysconfig
@@ -14,8 +14,8 @@ from setuptools.errors import BaseError, CCompilerError, SetupError
 
 HERE = Path(__file__).parent
 CORE, PLUGIN, TORCH_PLUGIN = "prophet", "plugins/byteps", "plugins/torch"
-"""Source roots of prophet_scheduler, of prophet_byteps, and of prophet_ddp and prophet_fsdp. `import prophet` is a
-forecasting library's.
+"""Source roots of prophet_scheduler, of prophet_byteps, and of prophet_ddp and prophet_fsdp. The name `prophet` itself
+belongs to a forecasting library.
 """
 ABOUT = run_path(str(HERE / "packages" / "about.py"))
 VERSION = ABOUT["VERSION"]
@@ -24,15 +24,15 @@ CONFIGS = "configs"
 
 
 def require_compiler() -> None:
-    """Raises SetupError, one line with what to do, where nothing can be compiled for this Python."""
+    """Raise SetupError, with one line that says what to do, if this machine cannot compile code for this Python."""
     if sys.platform != "linux":
-        raise SetupError(f"Prophet runs on Linux, and this is {sys.platform}; install it where you train")
+        raise SetupError(f"Prophet runs on Linux, but this is {sys.platform}; install it where you train")
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     compiler = new_compiler()
     customize_compiler(compiler)
     for header, advice in (
         ("memory", "it has no working C++ compiler; `apt-get install g++`, or name one in CC and CXX"),
-        ("Python.h", f"Python {python} is here without its headers; `apt-get install python{python}-dev`"),
+        ("Python.h", f"the headers of Python {python} are missing; `apt-get install python{python}-dev`"),
     ):
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder, "try.cc")
@@ -50,26 +50,26 @@ def require_compiler() -> None:
 
 
 class BuildWithAutoload(build_py):
-    """Puts the autoload beside the packages: Python reads .pth files of site-packages at start.
+    """Build step that puts the autoload beside the packages: Python reads .pth files in site-packages at start-up.
 
-    It is what a build begins with, so a machine without a compiler is told so before anything else.
+    It is the first step of a build, so it checks for a compiler before anything else.
     """
 
     def run(self) -> None:
         require_compiler()
         super().run()
-        # In an editable installation only what is laid into the wheel itself gets there.
+        # In an editable install, only files put directly into the wheel get to site-packages.
         folder = self.get_finalized_command("install").install_lib if self.editable_mode else self.build_lib
         self.mkpath(folder)
         self.copy_file(str(HERE / AUTOLOAD), str(Path(folder) / AUTOLOAD))
-        if not self.editable_mode:  # which finds them in the checkout
+        if not self.editable_mode:  # an editable install finds them in the checkout
             self.copy_tree(str(HERE / CONFIGS), str(Path(folder) / "prophet_scheduler" / CONFIGS))
 
 
-# Without contraction, floating point gives the same bits on every processor: the simulator promises that.
+# -ffp-contract=off: floating point then gives the same bits on all processors, as the simulator promises.
 NATIVE = f"{CORE}/prophet_scheduler/core/native"
 SHARED = ("events", "forks", "plan_codec", "queue", "two_lane_queue")
-"""Headers of NATIVE that the hook uses as well."""
+"""Headers of NATIVE that the hook uses too."""
 TESTBED = f"{CORE}/prophet_scheduler/lab/testbed/native"
 HOOK = f"{PLUGIN}/prophet_byteps/native"
 COMPILE = ["-O2", "-fvisibility=hidden", "-ffp-contract=off"]
@@ -120,14 +120,14 @@ setup(
                 )
             ],
         ),
-        # Not a Python module but a plain shared object: the work of prophet_scheduler/lab/testbed/launch.py.
+        # Not a Python module but a plain shared object, used by prophet_scheduler/lab/testbed/launch.py.
         Extension(
             "prophet_scheduler.lab.testbed._relay",
             [f"{TESTBED}/relay.cc"],
             extra_compile_args=["-O2", "-std=c++17", "-fvisibility=hidden"],
             depends=[f"{TESTBED}/delay_line.h"],
         ),
-        # Nor is this one, which the autoload opens before BytePS's.
+        # Also a plain shared object, which the autoload loads before BytePS's.
         Extension(
             "prophet_byteps._hook",
             [f"{HOOK}/hook.cc"],
@@ -153,11 +153,11 @@ setup(
             "setuptools",
             "wheel",
         ],
-        # Plugins of this checkout, which no index has: `pip install . ./plugins/papers`.
+        # Plugins in this checkout, which are in no index: `pip install . ./plugins/papers`.
         **{plugin: [f"prophet-{plugin}=={VERSION}"] for plugin in ("mlfabric", "mxnet", "papers")},
-        # Libraries with training loops of their own, for `make stacks`.
+        # Libraries with their own training loops, for `make stacks`.
         "stacks": ["accelerate==1.15.0", "pytorch-lightning==2.6.6", "transformers==5.23.0"],
-        # What `prophet report` draws with.
+        # For `prophet report`.
         "report": ["jinja2>=3.1", "plotly>=6"],
         # The pages of docs/ as a site, for `make site`.
         "docs": ["furo==2025.12.19", "myst-parser==5.2.0", "sphinx==9.0.4"],
@@ -182,7 +182,7 @@ setup(
     },
     entry_points={
         "console_scripts": ["prophet=prophet_scheduler.cli.main:main"],
-        # prophet_scheduler/plugins.py says what is in a group. Those of plugins/ are in their own pyproject.toml.
+        # prophet_scheduler/plugins.py describes the groups. Entry points of plugins/ are in their own pyproject.toml.
         "prophet.policies": [
             f"{name}=prophet_scheduler.policies.{name.replace('-', '_')}:POLICIES"
             for name in ("bytescheduler", "ddp", "fifo", "p3", "prophet", "prophet-paper")

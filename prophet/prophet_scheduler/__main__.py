@@ -1,4 +1,4 @@
-"""`python -m prophet_scheduler`: the `prophet` command."""
+"""The `prophet` command as `python -m prophet_scheduler`."""
 
 from prophet_scheduler.cli.main import main
 

@@ -1,8 +1,8 @@
-"""Locks of ours in a forked child: each is free there, whoever held it.
+"""Prophet's locks in forked children, where each lock is free even if a thread held it during the fork.
 
-Rule of this file: that, and nothing about what they guard. A fork copies one thread, so a lock that another one held
-would never be released in the child. What it guards may be half done there: so whatever has work under way forgets it
-in a child (guards.py), and nothing there waits for an engine.
+Rule of this file: only this, and nothing about what the locks guard. A fork copies a single thread, so a lock held by
+another thread would never be released in the child. The data that it guards may be inconsistent there. So code with
+work in progress drops that work in a child (guards.py), and nothing in a child waits for an engine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def free_in_forks(lock: Lock) -> Lock:
-    """A lock, condition or event of `threading`, which a forked child finds as it was when it was made."""
+    """Return `lock`, a lock, condition or event of `threading`, which a forked child will find in its initial state."""
     _locks.add(lock)
     return lock
 
@@ -34,7 +34,7 @@ _held = _Held()
 
 
 def hold_over_fork(lock: Any) -> None:
-    """Takes it before this thread forks, until it has; it is one of `free_in_forks`."""
+    """Acquire `lock`, one of `free_in_forks`, before this thread forks; it is released after the fork."""
     lock.acquire()
     _held.locks.append(lock)
 
@@ -47,7 +47,7 @@ def _in_the_parent() -> None:
 def _in_the_child() -> None:
     _held.locks.clear()
     for lock in list(_locks):
-        lock._at_fork_reinit()  # As Python's own modules do with theirs.
+        lock._at_fork_reinit()  # as Python's own modules do with their locks
 
 
 os.register_at_fork(after_in_parent=_in_the_parent, after_in_child=_in_the_child)

@@ -1,11 +1,11 @@
-"""Connections from anybody, all on one thread, with limits on their number, duration and memory.
+"""Connections from untrusted peers, all on one thread, with limits on their number, duration and memory.
 
-Rule of this file: sockets, bytes and deadlines. A connection's owner handles what is sent over it.
+Rule of this file: sockets, bytes and deadlines. A connection's owner handles the data.
 
-A connection is a stranger's until its owner admits it. The number of strangers is limited: one more replaces the
-oldest, so idle strangers keep nobody out. A stranger has a fixed time in all, whatever it sends. An admitted connection
-lasts as long as bytes come. Unread and unsent bytes of each connection are limited; beyond the limit it is closed. See
-docs/decisions/strangers-on-a-port.md.
+A connection is a stranger until its owner admits it. The number of strangers is limited. A new one replaces the oldest,
+so idle strangers keep nobody out. A stranger has a fixed total time, no matter what it sends. An admitted connection
+stays open as long as bytes arrive. Unread and unsent bytes of each connection are limited; beyond the limit it is
+closed. See docs/decisions/strangers-on-a-port.md.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 READ_BYTES = 1 << 20
-"""Maximum bytes read from one connection before others have their turn."""
+"""Maximum bytes read from one connection before others get their turn."""
 ACCEPTED_AT_ONCE = 16
-"""Maximum connections accepted before others have their turn."""
+"""Maximum number of connections accepted before others get their turn."""
 NO_FILES_S = 1.0
-"""Seconds without accepting anybody if no descriptor is left."""
+"""Seconds for which the hub accepts nobody if no file descriptor is left."""
 LONGEST_WAIT_S = 3600.0
-"""Maximum wait, since a selector has a limit."""
+"""Maximum wait in seconds, since selectors have a limit."""
 _NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -38,9 +38,9 @@ def _nothing(connection: Connection) -> None:
 
 @dataclass(frozen=True)
 class Owner:
-    """Callbacks of a connection: when it is made, when bytes have come, and when it is closed.
+    """Callbacks of a connection, called when it is made, when bytes have arrived, and when it is closed.
 
-    `most_bytes` of a stranger are kept each way.
+    `most_bytes` limits the bytes kept for a stranger, in each direction.
     """
 
     most_bytes: int
@@ -57,9 +57,9 @@ class Connection:
         self.socket = own
         self.owner = owner
         self.since_s = since_s
-        """Time at which it was made; once it is admitted, at which bytes last came."""
+        """Time at which the connection was made; once admitted, time at which bytes last arrived."""
         self.received = bytearray()
-        """Bytes that are not handled yet; their reader deletes them here."""
+        """Received bytes. Their reader removes those that it has handled."""
         self.most_received = self.most_unsent = owner.most_bytes
         self._unsent: deque[memoryview] = deque()
         self._unsent_bytes = 0
@@ -67,12 +67,12 @@ class Connection:
         self.open = True
 
     def admit(self, most_received: int, most_unsent: int) -> None:
-        """Admit the connection: it is no stranger's any more."""
+        """Admit the connection: it is no longer a stranger."""
         self.most_received, self.most_unsent = most_received, most_unsent
         self._hub.admitted(self)
 
     def send(self, data: bytes) -> None:
-        """Send bytes. If too many are unsent already, the other end does not read, and the connection is closed."""
+        """Send bytes. If too many would be unsent, the peer does not read, and the connection is closed."""
         if self._unsent and self._unsent_bytes + len(data) > self.most_unsent:
             self.close()
         elif self.open and data:
@@ -81,20 +81,20 @@ class Connection:
             self.flush()
 
     def end(self) -> None:
-        """Send nothing more and ignore what comes; close when the other end has read everything and closes.
+        """Send nothing more, ignore further input, and close once the peer has read everything and closed its end.
 
-        A connection that is closed earlier, over unread bytes, may lose the bytes sent last.
+        Closing earlier, with unread input, could lose the bytes sent last.
         """
         self._ends = True
         self.flush()
 
     def close(self) -> None:
-        """Close it now."""
+        """Close the connection now."""
         if self.open:
             self.release().close()
 
     def release(self) -> socket.socket:
-        """Take it out of the hub and return its socket, which does not block."""
+        """Remove the connection from the hub and return its socket, which is non-blocking."""
         self.open = False
         self._unsent.clear()
         self._hub.released(self)
@@ -121,13 +121,13 @@ class Connection:
         if not self._unsent and self._heard_all:
             self.close()
         elif not self._unsent and self._ends:
-            with contextlib.suppress(OSError):  # the other end has gone
+            with contextlib.suppress(OSError):  # the peer is gone
                 self.socket.shutdown(socket.SHUT_WR)
         if self.open:
             self._hub.waits(self, not self._heard_all, bool(self._unsent))
 
     def read(self) -> None:
-        """Receive what has come, and hand it to the owner."""
+        """Receive the bytes that have arrived, and pass them to the owner."""
         try:
             data = self.socket.recv(min(self.most_received - len(self.received), READ_BYTES))
         except (BlockingIOError, InterruptedError):
@@ -148,7 +148,7 @@ class Connection:
 
 
 def listener_at(host: str, port: int) -> socket.socket:
-    """Return a listener, port 0 for any. Raises OSError with the system's words alone."""
+    """Return a listener. Port 0 means any free port. Raises OSError with only the system's message."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=socket.SOMAXCONN)
@@ -159,16 +159,16 @@ def listener_at(host: str, port: int) -> socket.socket:
 
 
 def lives_or_ends(own: socket.socket) -> None:
-    """Send small messages at once, and notice within 5 s if the other machine has gone."""
+    """Set a socket to send small messages at once, and to detect within 5 s if the other machine is gone."""
     options = (socket.TCP_NODELAY, 1), (socket.TCP_KEEPIDLE, 1), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 5)
-    with contextlib.suppress(OSError):  # it is closed already, as its next use will show
+    with contextlib.suppress(OSError):  # already closed, as its next use will show
         for option, value in (*options, (socket.TCP_USER_TIMEOUT, 5000)):
             own.setsockopt(socket.IPPROTO_TCP, option, value)
         own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 class Hub:
-    """All connections of one thread, which calls `turn` again and again. Times in seconds."""
+    """All connections of one thread, which calls `turn` in a loop. Times are seconds."""
 
     def __init__(
         self,
@@ -177,11 +177,11 @@ class Hub:
         silent_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """A stranger has `stranger_s` in all; an admitted connection is closed after `silent_s` of silence."""
+        """Close strangers after `stranger_s` in total, and admitted connections after `silent_s` of silence."""
         self._most_strangers = most_strangers
         self._clock = clock
         self._selector = selectors.DefaultSelector()
-        # Each in the order in which its time ends.
+        # Both are in the order in which their times end.
         self._strangers: dict[Connection, None] = {}
         self._admitted: dict[Connection, None] = {}
         self._limits = ((self._strangers, stranger_s), (self._admitted, silent_s))
@@ -196,7 +196,7 @@ class Hub:
         return len(self._strangers) + len(self._admitted)
 
     def listen(self, listener: socket.socket, owner: Owner) -> None:
-        """Accept connections to `listener` from now on; it is closed with the hub."""
+        """Accept connections to `listener` from now on. The hub closes it at the end."""
         listener.setblocking(False)
         self._listeners[listener] = owner
         self._selector.register(listener, selectors.EVENT_READ)
@@ -211,13 +211,13 @@ class Hub:
         return connection
 
     def wake(self) -> None:
-        """Wake a waiting `turn`. From any thread, also after the hub was closed."""
-        # With a full buffer it is awake already.
+        """Wake a waiting `turn`. May be called from any thread, even after the hub was closed."""
+        # If the buffer is full, a wake-up is already pending.
         with contextlib.suppress(OSError):
             self._wake.send(b"\0")
 
     def turn(self, until_s: float) -> None:
-        """Wait for bytes or connections, at most until `until_s`, and handle all that have come."""
+        """Wait for bytes or connections, at most until `until_s`, and handle all that have arrived."""
         now_s = self._clock()
         if self._paused_until_s is not None and now_s >= self._paused_until_s:
             self._paused_until_s = None
@@ -241,7 +241,7 @@ class Hub:
                 first.close()
 
     def close(self) -> None:
-        """Close everything without a word to owners."""
+        """Close everything without calling owners."""
         for connection in (*self._strangers, *self._admitted):
             connection.open = False
             connection.socket.close()
@@ -255,7 +255,7 @@ class Hub:
         left_s = min(ends_s) - now_s
         if left_s > LONGEST_WAIT_S:
             return None if left_s == math.inf else LONGEST_WAIT_S
-        # A selector waits for whole milliseconds and rounds up: a shorter wait is slept.
+        # A selector waits for whole milliseconds and rounds up, so sleep for a shorter wait.
         if 0.0 < left_s < 1e-3:
             time.sleep(left_s)
         return math.floor(max(0.0, left_s) * 1e3) / 1e3
@@ -265,16 +265,16 @@ class Hub:
             try:
                 own, _ = listener.accept()
             except OSError as error:
-                # Linux reports this also if nobody waits; the first time somebody did.
+                # Linux reports this even if no client is waiting. But at the first accept, one was.
                 if place == 0 and error.errno in _NONE_LEFT:
                     self._without_files()
-                return  # nobody waits, or somebody has gone again
+                return  # no client is waiting, or one has disconnected again
             if len(self._strangers) >= self._most_strangers:
                 next(iter(self._strangers)).close()
             self.adopt(own, self._listeners[listener])
 
     def _without_files(self) -> None:
-        """Close a stranger to free a descriptor. Without strangers, accept nobody for a while."""
+        """Close a stranger to free a file descriptor. Without strangers, accept nobody for a while."""
         if self._strangers:
             next(iter(self._strangers)).close()
         elif self._paused_until_s is None:
@@ -285,7 +285,7 @@ class Hub:
     # Calls of connections.
 
     def admitted(self, connection: Connection) -> None:
-        """Note a connection as admitted, and as the last one that spoke."""
+        """Record that a connection is admitted, and that it was the last to send bytes."""
         if not connection.open:
             return
         self._strangers.pop(connection, None)
@@ -294,13 +294,13 @@ class Hub:
         self._admitted[connection] = None
 
     def released(self, connection: Connection) -> None:
-        """Take a connection out of this hub."""
+        """Remove a connection from this hub."""
         self._strangers.pop(connection, None)
         self._admitted.pop(connection, None)
         self._selector.unregister(connection.socket)
 
     def waits(self, connection: Connection, reads: bool, writes: bool) -> None:
-        """Note if a connection reads and if it has something to send; one of both is true."""
+        """Record whether a connection reads, and whether it has bytes to send. At least one must be true."""
         events = selectors.EVENT_READ * reads | selectors.EVENT_WRITE * writes
         if self._selector.get_key(connection.socket).events != events:
             self._selector.modify(connection.socket, events, connection)

@@ -1,8 +1,8 @@
-"""Parts of Prophet that are found by name: policies, engines, commands, agents and front ends.
+"""Plugins, which are found by name: policies, engines, commands, agents and front ends.
 
-Rule of this file: finding and loading them, and what to say of one that is not installed. Each is an entry point of a
-distribution, core's own too (setup.py), so a part that somebody adds is a distribution of theirs. Nothing but the part
-that is asked for is imported.
+Rule of this file: finding and loading plugins, and the message for one that is not installed. Each is an entry point of
+a distribution, even those of the core (setup.py), so anyone can add plugins in a distribution of their own. Only the
+requested plugin is imported.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from types import MappingProxyType
 from typing import Any
 
 POLICIES = "prophet.policies"
-"""A policy's name: the dict of its file, which has a Definition for each name (policies)."""
+"""Entry points from the name of a policy to its file's dict, which has a Definition for each name (policies)."""
 ENGINES = "prophet.engines"
-"""An engine's name: its EngineSpec (engines/spec.py)."""
+"""Entry points from the name of an engine to its EngineSpec (engines/spec.py)."""
 COMMANDS = "prophet.commands"
-"""A command of `prophet`: its function, as typer takes it."""
+"""Entry points from a command of `prophet` to its function for typer."""
 AGENTS = "prophet.byteps_agents"
-"""A value of BYTEPS_SCHEDULER that is no policy: the class that prophet_byteps prepares in place of its own Agent."""
+"""Entry points from a value of BYTEPS_SCHEDULER that is no policy to the class that replaces prophet_byteps's Agent."""
 FRONT_ENDS = "prophet.byteps_front_ends"
-"""A framework of BytePS: the function that takes over its module."""
+"""Entry points from a framework of BytePS to the function that takes over its module."""
 EXCHANGES = "prophet.byteps_exchanges"
-"""A framework of BytePS but PyTorch: the class that carries pages through its module."""
+"""Entry points from a framework of BytePS, except PyTorch, to the class that sends pages through its module."""
 
 EXTRAS = {
     "mlfabric": ("mlfabric", "byteps_async", "async-stock", "async-mlfabric", "coordinate", "replicate"),
@@ -35,26 +35,26 @@ EXTRAS = {
         *("horovod", "mg-wfbp", "mg-wfbp-exact", "pace", "pace-best", "tictac", "tictac-tio"),
     ),
 }
-"""Names of the parts that come with each extra of setup.py; its distribution is in the folder of that name."""
+"""Names of the plugins in each extra of setup.py. An extra's distribution is in the folder plugins/EXTRA."""
 
 
 @functools.cache
 def entries(group: str) -> Mapping[str, EntryPoint]:
-    """Return the group's entry points by name, in alphabetical order."""
+    """Return the entry points of a group by name, in alphabetical order."""
     found = importlib.metadata.entry_points(group=group)
     return MappingProxyType({name: found[name] for name in sorted(found.names)})
 
 
 def load(group: str, name: str) -> Any:
-    """Import the part of this name; None where there is none."""
+    """Import and return the plugin of this name; None if there is none."""
     entry = entries(group).get(name)
     return None if entry is None else entry.load()
 
 
 def absent(name: str) -> str:
-    """Return what to install for a part that is not here; empty where no extra has it.
+    """Return what to install for a missing plugin; empty if no extra has it.
 
-    A variant of an engine may be called after its policy: `ddp-pace` takes what `pace` takes.
+    A variant of an engine may be named after its policy: `ddp-pace` needs the same extra as `pace`.
     """
     engine, _, policy = name.partition("-")
     wanted = {name, policy} if engine in entries(ENGINES) else {name}

@@ -58,7 +58,7 @@ def test_the_verdict_says_what_is_waited_for() -> None:
 def test_the_conclusion_is_what_helps_most_or_that_nothing_does() -> None:
     few, much = suggestion(1.1, True), suggestion(1.9, True)
     assert "half of the bytes (1.90 times" in conclusion(advice(few, much))
-    assert conclusion(advice(suggestion(1.01, False))) == "Nothing of this would help."
+    assert conclusion(advice(suggestion(1.01, False))) == "None of these changes would help."
 
 
 def test_the_table_has_the_job_as_it_is_and_each_change_with_its_error() -> None:

@@ -96,7 +96,7 @@ def test_an_experiment_with_a_failed_policy_is_status_1(
         ("advise . --bandwidth 1gbit", ". has neither a results.json, as `prophet run` leaves it"),
         (
             "advise resnet50 --bandwidth 1gbit --cell 1",
-            "--cell is of a folder of `prophet run`, and resnet50 is a profile; leave it out",
+            "--cell is for a folder of `prophet run`, but resnet50 is a profile; leave it out",
         ),
         ("advise resnet50", "--bandwidth is missing"),
         ("advise resnet50 --bandwidth fast", "--bandwidth: 'fast' is not a rate"),
@@ -145,10 +145,10 @@ WITHOUT = [row for row in TASKS if row[3] != 2 or row[5] == ADD]
     ("rows", "status", "line"),
     [
         ([(2.0, 5, 8, 0, 0, ADD, 0), (2.0, 5, 8, 0, 0, START, 0)], 0, "1 decisions under 0 plans, all the same"),
-        ([(2.0, 5, 8, 0, 0, START, 0)], 1, "1 decisions under 0 plans, 1 otherwise"),
+        ([(2.0, 5, 8, 0, 0, START, 0)], 1, "1 decisions under 0 plans, 1 different"),
         ([*TASKS, EMPTY], 0, "8 decisions under 0 plans, all the same"),
-        (WITHOUT, 1, "3 decisions under 0 plans, 1 otherwise"),
-        ([*WITHOUT, EMPTY], 1, "3 decisions under 0 plans, 1 otherwise"),  # what follows a difference is not checked
+        (WITHOUT, 1, "3 decisions under 0 plans, 1 different"),
+        ([*WITHOUT, EMPTY], 1, "3 decisions under 0 plans, 1 different"),  # what follows a difference is not checked
     ],
 )
 def test_a_replay_that_differs_is_status_1(
@@ -162,7 +162,7 @@ def test_a_replay_that_differs_is_status_1(
 def test_a_record_that_cannot_be_replayed_is_one_line(prophet: Command, tmp_path: Path) -> None:
     save_record(EventRecord(np.array([TASKS[1], EMPTY], EVENT_DTYPE)), tmp_path / "e.npz")
     line = prophet.refuses("replay", tmp_path / "e.npz")
-    assert line == "prophet: event 1 says that nothing waits or is in flight, and something does\n"
+    assert line == "prophet: event 1 says that the queue is empty, but it is not\n"
     save_record(EventRecord(np.zeros(0, EVENT_DTYPE), agreed=True), tmp_path / "e.npz")
     assert "agreed on the sequence" in prophet.refuses("replay", tmp_path / "e.npz")
 
@@ -307,7 +307,7 @@ def test_simulate_writes_its_results(prophet: Command, tmp_path: Path) -> None:
         path = written(changed(REPLAY, "warm", warm), tmp_path)
         status, _, error = prophet("simulate", path, "--policy", "fifo", "--repeats", "1", "--out", out)
         assert status == 0 and (out / "results.json").exists()
-        assert ("warm: every simulated repeat begins cold" in error) is warm
+        assert ("warm: every simulated repeat starts cold" in error) is warm
 
 
 def test_plan_shows_the_blocks_and_every_policy(prophet: Command, small: Path) -> None:
@@ -365,14 +365,14 @@ def test_a_folder_that_cannot_be_is_one_line_before_anything_is_done(
     command: str, prophet: Command, config: Path
 ) -> None:
     line = prophet.refuses(command, config, "--out", f"{config}/out")
-    assert line == f"prophet: --out: {config} is no folder; name another\n"
+    assert line == f"prophet: --out: {config} is not a folder; name another\n"
 
 
 @pytest.mark.parametrize("command", ["profile small.profile.json", "plan small.profile.json --bandwidth 1gbit"])
 @pytest.mark.parametrize(
     ("plot", "line"),
     [
-        ("small.profile.json/plot.png", "{here}/small.profile.json is no folder; name another"),
+        ("small.profile.json/plot.png", "{here}/small.profile.json is not a folder; name another"),
         ("plot.doc", "plot.doc: Format 'doc' is not supported; name a file that ends in .png"),
         (".", ". is a folder; name a file in it"),
     ],

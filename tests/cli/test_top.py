@@ -61,7 +61,7 @@ def status(rank: int = 0, job: str = "train-29500", **more: Any) -> LiveStatus:
         received=Flow(3_200_000_000, 27.5e6, 0.88),
         all_reduce=True,
         urgency=BANDS,
-        forward_waits=ForwardWait("layer1.0.conv1.weight", 0.0125, "the wire, or a rank that is not there yet"),
+        forward_waits=ForwardWait("layer1.0.conv1.weight", 0.0125, "the wire, or a rank that has not joined yet"),
         predicted=Predicted(0.929, 1.669),
         last_recut_ago_s=61.0,
     )
@@ -90,7 +90,7 @@ def test_workers_are_side_by_side() -> None:
         "88%  220mbit",
         "3.2GB",
         "layer1.0.conv1.weight",
-        "a rank that is not there",
+        "a rank that has not joined",
         "250mbit, 300us a message",
         "of 1MiB",
         "2 times, 61s ago: predicted 0.93 s an",
@@ -128,8 +128,8 @@ def test_what_is_not_known_is_not_shown() -> None:
     ("more", "shown"),
     [
         ({"agent": replace(AGENT, stepped_aside="no hook")}, "stepped aside: no hook"),
-        ({"agent": replace(AGENT, given_back="it was faster")}, "torch's reducer has it: it was faster"),
-        ({"time_s": 980.0}, "says nothing for 20 s"),
+        ({"agent": replace(AGENT, given_back="it was faster")}, "torch's reducer took over: it was faster"),
+        ({"time_s": 980.0}, "silent for 20 s"),
         ({}, "128 iterations in 120s"),
     ],
 )
@@ -150,9 +150,9 @@ def test_a_job_is_found_by_how_its_name_begins() -> None:
     known = documents(status(0, "train-1"), status(0, "other-2"))
     assert of_job(known, None) == known
     assert [document["worker"]["job"] for document in of_job(known, "tra")] == ["train-1"]
-    with pytest.raises(UserError, match=r"no job 'x' runs .*; there is other-2, train-1"):
+    with pytest.raises(UserError, match=r"no job 'x' runs .*; running: other-2, train-1"):
         of_job(known, "x")
-    with pytest.raises(UserError, match="no job of yours runs under Prophet on this machine"):
+    with pytest.raises(UserError, match="you have no job under Prophet on this machine"):
         of_job([], None)
 
 

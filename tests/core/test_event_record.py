@@ -53,7 +53,7 @@ def test_the_events_of_an_older_release_are_read_and_have_no_plans(tmp_path: Pat
     path = tmp_path / "worker0.events.npy"
     np.save(path, adds(0, 3))
     assert load_events(path).tobytes() == adds(0, 3).tobytes()
-    with pytest.raises(UserError, match=r"worker0\.events\.npy has events and no plans"):
+    with pytest.raises(UserError, match=r"worker0\.events\.npy has events but no plans"):
         load_record(path)
 
 
@@ -111,9 +111,9 @@ def test_a_record_whose_packed_bytes_are_broken_is_one_line(tmp_path: Path) -> N
     begins = start + 30 + name_bytes + extra_bytes
     content[begins : begins + 8] = b"\xff" * 8
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"e\.npz is no record of events: Error -3 while decompressing") as error:
+    with pytest.raises(UserError, match=r"e\.npz is not a record of events: Error -3 while decompressing") as error:
         load_record(path)
     assert "\n" not in str(error.value)
     path.write_bytes(content[:-30])
-    with pytest.raises(UserError, match=r"e\.npz is no record of events"):
+    with pytest.raises(UserError, match=r"e\.npz is not a record of events"):
         load_record(path)

@@ -55,12 +55,12 @@ def test_a_device_can_be_written_to_whosever_its_folder_is(monkeypatch: pytest.M
 def test_a_place_that_cannot_be_is_one_line_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    with pytest.raises(UserError, match=r"^PROPHET_STATUS_OUT: .*/file is no folder; name another$"):
+    with pytest.raises(UserError, match=r"^PROPHET_STATUS_OUT: .*/file is not a folder; name another$"):
         require_places({"PROPHET_STATUS_OUT": file / "new" / "status.json"})
     with pytest.raises(UserError, match=r"^--plot: .* is a folder; name a file in it$"):
         require_places({"--plot": tmp_path})
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(UserError, match=r"^--out: .*/gone is no folder; name another$"):
+    with pytest.raises(UserError, match=r"^--out: .*/gone is not a folder; name another$"):
         require_folder(tmp_path / "gone" / "out", "--out")
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # nothing is closed to root
     with pytest.raises(UserError, match=r"^--out: you may not write into .*; name another folder$"):

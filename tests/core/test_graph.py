@@ -60,8 +60,8 @@ def test_who_waits_is_the_inverse_of_what_is_waited_for(graph: Graph) -> None:
     ("operations", "message"),
     [
         ((), "'operations' is empty"),
-        ((compute("a"), compute("a")), "'a' is there twice"),
-        ((compute("a", "b"),), "'a': its input 'b' is no operation"),
+        ((compute("a"), compute("a")), "'a' is defined twice"),
+        ((compute("a", "b"),), "'a': its input 'b' is not an operation"),
         ((compute("a", time_s=-1.0),), "'a': 'time_s' is -1.0"),
         ((compute("a", time_s=math.nan),), "'a': 'time_s' is nan"),
         ((compute("a", time_s=math.inf),), "'a': 'time_s' is inf"),

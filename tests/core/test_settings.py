@@ -64,7 +64,7 @@ def test_what_a_process_says_of_itself() -> None:
     told = from_environ({**asked, "BYTEPS_LOCAL_RANK": "3", "PROPHET_METRICS_HOST": "::1"})
     assert told.watched and told.record == Path("here").absolute()
     assert (told.metrics_port, told.metrics_host) == (9403, "::1"), "a port for each process of the machine"
-    with pytest.raises(UserError, match="PROPHET_METRICS_PORT is '65535'; process 1 of this machine has no port"):
+    with pytest.raises(UserError, match="PROPHET_METRICS_PORT is '65535'; process 1 here would need a port above"):
         from_environ({**ON, "PROPHET_METRICS_PORT": "65535", "BYTEPS_LOCAL_RANK": "1"})
 
 

@@ -142,15 +142,15 @@ def test_what_a_record_must_not_do(content: bytes, tmp_path: Path, monkeypatch: 
         ("most_in_flight", np.float64(1e300), "places"),
         ("most_in_flight", np.float64("inf"), "cannot convert"),
         ("plan_bytes", np.array([-4, 8]), "do not fit together"),
-        ("events", np.array([(float("nan"), 1, 1, 0, 0, 0, 0)], EVENT_DTYPE), "at no time"),
-        ("events", np.array([(float("inf"), 1, 1, 0, 0, 0, 0)], EVENT_DTYPE), "at no time"),
+        ("events", np.array([(float("nan"), 1, 1, 0, 0, 0, 0)], EVENT_DTYPE), "without a valid time"),
+        ("events", np.array([(float("inf"), 1, 1, 0, 0, 0, 0)], EVENT_DTYPE), "without a valid time"),
     ],
 )
 def test_a_record_with_an_absurd_part_is_one_line(part: str, value: Any, why: str, tmp_path: Path) -> None:
     path = tmp_path / "odd.npz"
     save_record(EventRecord(np.zeros(0, EVENT_DTYPE), {0: b"ab", 1: b"cd"}), path)
     np.savez(path, **{**dict(np.load(path)), part: value})
-    with pytest.raises(UserError, match=rf"odd\.npz is no record of events: .*{why}") as error:
+    with pytest.raises(UserError, match=rf"odd\.npz is not a record of events: .*{why}") as error:
         load_record(path)
     assert "\n" not in str(error.value)
 

@@ -102,8 +102,8 @@ def test_another_order_is_named_with_its_event() -> None:
     (difference,) = result.differences
     assert (difference.index, difference.recorded, difference.decided) == (3, Task(7, 0, 10), Task(3, 0, 10))
     assert story(result) == [
-        "1 decisions under 1 plan, 1 otherwise",
-        "event 3 at 1.500000 s: the push of gradient 7, partition 0 started, and the queue would start gradient 3, "
+        "1 decisions under 1 plan, 1 different",
+        "event 3 at 1.500000 s: the push of gradient 7, partition 0 started, but the queue would start gradient 3, "
         "partition 0",
         "events 4 to 5: 1 decisions not checked, after a difference",
     ]
@@ -121,7 +121,7 @@ def test_a_start_that_credit_forbids_is_a_difference() -> None:
 def test_a_finish_without_a_start_is_a_difference() -> None:
     result = replay(record_of(plan_row(0.0), task_row(1.0, 3, ADD), task_row(2.0, 3, FINISH)))
     assert [difference.unknown for difference in result.differences] == [True]
-    assert story(result)[1].endswith("finished, and had not started")
+    assert story(result)[1].endswith("finished without having started")
 
 
 def test_pushes_let_requests_go_first_in_a_record_as_well() -> None:
@@ -200,9 +200,9 @@ def test_a_record_that_begins_with_a_gap_is_not_checked_at_first() -> None:
 @pytest.mark.parametrize(
     ("record", "line"),
     [
-        (record_of(plan_row(0.0, 5)), "names plan 5 and does not have it"),
+        (record_of(plan_row(0.0, 5)), "names plan 5 but does not contain it"),
         (record_of(plan_row(0.0), plan=b"plan"), "plan 0 of the record cannot be read: the plan is cut short"),
-        (record_of(task_row(1.0, 3, ADD), plan_row(2.0, NO_PLAN, QueueEvent.EMPTY)), "event 1 says that nothing waits"),
+        (record_of(task_row(1.0, 3, ADD), plan_row(2.0, NO_PLAN, QueueEvent.EMPTY)), "event 1 says that the queue is"),
     ],
 )
 def test_a_record_that_cannot_be_is_one_line(record: EventRecord, line: str) -> None:

@@ -239,7 +239,7 @@ def test_waiting_for_what_never_comes_is_one_line() -> None:
         (lambda: Cluster(0), "workers is 0"),
         (lambda: Cluster(1, 0), "servers is 0"),
         (lambda: Cluster(1, 1, {"worker7": ()}), "names 'worker7'"),
-        (lambda: Cluster(1, 1, {"worker0": ((1.0, 5.0),)}), "starts at 0 s"),
+        (lambda: Cluster(1, 1, {"worker0": ((1.0, 5.0),)}), "must start at 0 s"),
         (lambda: Cluster(1, 1, {"worker0": ((0.0, 0.0),)}), "above 0"),
         (lambda: Costs(latency_s=-1), "latency_s is -1"),
         (lambda: Costs(server_overhead_s=-1), "server_overhead_s is -1"),

@@ -103,7 +103,7 @@ def test_a_status_says_what_happened_and_survives_its_json() -> None:
     assert waits is not None and (waits.gradient, round(waits.for_s, 6), waits.whom) == (
         "layer.weight",
         0.2,
-        "not known",
+        "unknown",
     )
     assert live_status({**document, "more": 1, "worker": {**document["worker"], "more": 2}}) == status, "keys are added"
 
@@ -136,9 +136,9 @@ def test_for_whom_forward_waits() -> None:
     job.turn(np.array([(1000.0, 7, 8, 0, PUSH, EventKind.ADD, 0)], EVENT_DTYPE))
     job.log.waiting("layer.weight", 1000.0, [SimpleNamespace(id=7)])
     waits = job.observer.status().forward_waits
-    assert waits is not None and waits.whom == whom("waiting", False) == "what this worker sends before it"
+    assert waits is not None and waits.whom == whom("waiting", False) == "earlier transfers of this worker"
     assert whom("pull", False).startswith("another worker")
-    assert whom("push", True) == "the wire, or a rank that is not there yet"
+    assert whom("push", True) == "the wire, or a rank that has not joined yet"
 
 
 def test_who_asks_has_the_agent_look_unless_it_just_did() -> None:
@@ -278,7 +278,7 @@ def test_a_failure_in_a_turn_is_one_warning(caplog: pytest.LogCaptureFixture) ->
     for _ in range(3):
         job.turn("no events")
     (line,) = caplog.messages
-    assert line.startswith("Prophet: no longer says what it does: ")
+    assert line.startswith("Prophet: no longer reports its status: ")
 
 
 @pytest.fixture
@@ -308,7 +308,7 @@ def test_a_port_that_is_taken_is_one_warning(runtime: Path, caplog: pytest.LogCa
         settings = Settings("prophet", metrics_port=taken.getsockname()[1])
         begin(settings).close()
     (warning,) = caplog.messages
-    assert "no figures for Prometheus at 127.0.0.1:" in warning
+    assert "no metrics for Prometheus at 127.0.0.1:" in warning
     assert warning.endswith(" (PROPHET_METRICS_PORT): Address already in use")
 
 

@@ -173,7 +173,7 @@ def test_a_failure_is_one_warning_and_no_socket(
             thread.join(LONG_S)
     assert not path.exists() and asked(path) is None
     assert caplog.messages == [
-        "Prophet: no longer says what it does: ZeroDivisionError: integer division or modulo by zero"
+        "Prophet: no longer reports its status: ZeroDivisionError: integer division or modulo by zero"
     ]
 
 
@@ -308,7 +308,7 @@ def test_a_page_that_fails_is_one_warning_and_the_status_stays(
     finally:
         server.close()
     assert caplog.messages == [
-        "Prophet: has no figures for Prometheus: ZeroDivisionError: integer division or modulo by zero"
+        "Prophet: has no metrics for Prometheus: ZeroDivisionError: integer division or modulo by zero"
     ]
 
 

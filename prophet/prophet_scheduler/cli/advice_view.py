@@ -1,6 +1,6 @@
 """View of `prophet advise`: what holds a job back and what would help.
 
-Rule of this file: a table and two sentences from an Advice; this file computes nothing.
+Rule of this file: a table and sentences from an Advice. It computes nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from prophet_scheduler.lab.screen import titled_table
 
 
 def verdict(advice: Advice) -> str:
-    """Say in a sentence or two if the network holds the job back."""
+    """Return a sentence or two that say whether the network holds the job back."""
     took = "takes" if advice.measured_s is not None else "would take"
     waits = f"an iteration {took} {advice.iteration_s:.3f} s, computing alone {advice.computing_s:.3f} s"
     if not advice.network_holds_back:
@@ -24,17 +24,17 @@ def verdict(advice: Advice) -> str:
 
 
 def conclusion(advice: Advice) -> str:
-    """Name the change that helps most, or say that none does."""
+    """Return a sentence that names the most helpful change, or says that there is none."""
     best = advice.best
     if best is None:
-        return "Nothing of this would help."
+        return "None of these changes would help."
     return f"What helps most: {best.words} ({best.gain:.2f} times as many samples a second)."
 
 
 def advice_table(advice: Advice) -> Table:
-    """Return a table with a row for the job as it is and for each change.
+    """Return a table with a row for the current job and one for each change.
 
-    A row has the predicted iteration time, the gain in samples a second, and the usual and the worst error.
+    A row has the predicted iteration time, the gain in samples per second, and the usual and the worst error.
     """
     where = f"{advice.workers} workers" + (f", {advice.servers} servers" if advice.servers else "")
     table = titled_table(f"{advice.job} under {advice.policy}, {where}")
@@ -61,7 +61,7 @@ def advice_table(advice: Advice) -> Table:
 
 
 def left_out(advice: Advice) -> list[str]:
-    """Return one line for each assumed value and for each cost that a prediction leaves out."""
+    """Return a line for each assumed value, and for each cost that a prediction leaves out."""
     left = [f"{each.words}: leaves out {each.leaves_out}" for each in advice.suggestions if each.leaves_out]
     return [*advice.assumed, *left]
 

@@ -1,8 +1,8 @@
 """The `prophet` command.
 
 Rule of this file: arguments in, exit status out. Imports are inside the commands to keep `prophet --help` quick. Exit
-status 2 is bad input, 130 Ctrl-C; 1 is a failed policy in an experiment, a replay that differs, or a failed script on
-the testbed.
+status 2 means bad input, 130 Ctrl-C, and 1 a failed policy in an experiment, a replay that differs, or a failed script
+on the testbed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def options(
 
 
 class ListsPolicies(TyperCommand):
-    """Command whose help ends with the policies, imported only for the help."""
+    """Command whose help ends with a list of policies, which only the help imports."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         from prophet_scheduler.cli.policies_view import policies_help
@@ -70,7 +70,7 @@ def _print_json(value: object) -> None:
 def _experiment(
     config: Path, policies: list[str] | None, repeats: int | None, out: Path | None, label: str
 ) -> tuple[Experiment, Path]:
-    """Return a config's experiment and the folder for its results. Warn of variables that it does not take."""
+    """Return a config's experiment and the folder for its results. Warn of variables that have no effect on it."""
     from prophet_scheduler.lab.config import load_experiment
     from prophet_scheduler.lab.launchers import without_effect
     from prophet_scheduler.lab.shipped import config_path
@@ -103,13 +103,13 @@ ListsConfigs = Annotated[
 
 @app.command(cls=ListsPolicies)
 def run(
-    config: Annotated[Path, typer.Argument(help="An experiment, such as quickstart: a file, or one of --list.")],
-    out: Annotated[Path | None, typer.Option(help="Folder for results; results/NAME-TIME where left out.")] = None,
+    config: Annotated[Path, typer.Argument(help="An experiment: a file, or one of --list, such as quickstart.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for results; default: results/NAME-TIME.")] = None,
     policy: Annotated[list[str] | None, typer.Option(help="Run only this policy; may be repeated.")] = None,
-    repeats: Annotated[int | None, typer.Option(help="Repeats, in place of the config's.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="Number of repeats, instead of the config's.")] = None,
     listed: ListsConfigs = False,
 ) -> None:
-    """Run an experiment: real jobs on a slow network that is made on this machine."""
+    """Run an experiment: real jobs on a slow network emulated on this machine."""
     from prophet_scheduler.lab.session import run_session
 
     raise typer.Exit(1 if run_session(*_experiment(config, policy, repeats, out, "")) else 0)
@@ -117,10 +117,10 @@ def run(
 
 @app.command(cls=ListsPolicies)
 def simulate(
-    config: Annotated[Path, typer.Argument(help="An experiment, such as replay-bandwidths: a file, or one of --list.")],
-    out: Annotated[Path | None, typer.Option(help="Folder for results; results/NAME-TIME where left out.")] = None,
+    config: Annotated[Path, typer.Argument(help="An experiment: a file, or one of --list, such as replay-bandwidths.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for results; default: results/NAME-TIME.")] = None,
     policy: Annotated[list[str] | None, typer.Option(help="Simulate only this policy; may be repeated.")] = None,
-    repeats: Annotated[int | None, typer.Option(help="Repeats, in place of the config's.")] = None,
+    repeats: Annotated[int | None, typer.Option(help="Number of repeats, instead of the config's.")] = None,
     listed: ListsConfigs = False,
 ) -> None:
     """Simulate an experiment: the same config on a virtual clock, in seconds and without a network."""
@@ -128,17 +128,17 @@ def simulate(
 
     experiment, folder = _experiment(config, policy, repeats, out, "-simulated")
     if experiment.warm:
-        typer.echo("prophet: warm: every simulated repeat begins cold", err=True)
+        typer.echo("prophet: warm: every simulated repeat starts cold", err=True)
     raise typer.Exit(1 if simulate_session(experiment, folder) else 0)
 
 
 @app.command()
 def profile(
-    file: Annotated[Path, typer.Argument(help="A profile, as PROPHET_PROFILE_OUT writes it.")],
-    plot: Annotated[Path | None, typer.Option(help="Also draw generation time by gradient into this PNG.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
+    file: Annotated[Path, typer.Argument(help="A profile written by PROPHET_PROFILE_OUT.")],
+    plot: Annotated[Path | None, typer.Option(help="Also plot generation time by gradient into this PNG.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show when a job's gradients appear: its stepwise pattern."""
+    """Show when a job's gradients are generated: its stepwise pattern."""
     from prophet_scheduler.cli.plots import require_plot
     from prophet_scheduler.cli.profiles_view import plot_profile, profile_table
     from prophet_scheduler.core.steps import find_steps
@@ -158,9 +158,9 @@ def profile(
 
 @app.command()
 def replay(
-    events: Annotated[Path, typer.Argument(help="A record of events, as PROPHET_EVENTS_OUT writes it.")],
+    events: Annotated[Path, typer.Argument(help="A record of events written by PROPHET_EVENTS_OUT.")],
 ) -> None:
-    """Ask the queue for a recorded job's decisions again, and show each that differs."""
+    """Let the queue repeat a recorded job's decisions, and show each that differs."""
     from prophet_scheduler.core.event_record import load_record
     from prophet_scheduler.simulate.replay import replay as replay_record
     from prophet_scheduler.simulate.replay import story
@@ -168,7 +168,7 @@ def replay(
     record = load_record(events)
     if record.agreed:
         raise UserError(
-            f"{events} is of a job whose ranks had agreed on the sequence of blocks; no queue can decide it anew"
+            f"{events} is from a job whose ranks agreed on the sequence of blocks; there are no decisions to replay"
         )
     result = replay_record(record)
     for line in story(result):
@@ -179,14 +179,14 @@ def replay(
 @app.command()
 def plan(
     profile: Annotated[str, typer.Argument(help="A profile: a file, or a built-in one such as resnet50.")],
-    bandwidth: Annotated[str, typer.Option(help="Of each worker's link, such as 3gbit.")],
+    bandwidth: Annotated[str, typer.Option(help="Bandwidth of each worker's link, such as 3gbit.")],
     workers: Annotated[int, typer.Option(help="Number of workers.")] = 2,
-    engine: Annotated[str, typer.Option(help="What moves the gradients: ddp or byteps.")] = "ddp",
+    engine: Annotated[str, typer.Option(help="Engine that moves the gradients: ddp or byteps.")] = "ddp",
     servers: Annotated[int, typer.Option(help="Number of servers, with byteps.")] = 1,
-    plot: Annotated[Path | None, typer.Option(help="Also draw it into this PNG.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Also plot the result into this PNG.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show what Prophet would do with a job on a network, and how every policy would fare."""
+    """Show what Prophet would do with a job on a network, and how all policies compare."""
     from prophet_scheduler.cli.plan_view import block_table, draw_outlook, outlook, policy_table
     from prophet_scheduler.cli.plots import require_plot
     from prophet_scheduler.cli.progress import progress_where_slow
@@ -216,42 +216,42 @@ def advise(
         str,
         typer.Argument(
             help="A profile (a file, or a built-in one such as resnet50), your own model as module:function, or a "
-            "folder: of `prophet run`, or what PROPHET_RECORD has left of a job."
+            "folder written by `prophet run` or by a job with PROPHET_RECORD."
         ),
     ],
-    bandwidth: Annotated[str | None, typer.Option(help="Of each worker's link, or host's, such as 3gbit.")] = None,
+    bandwidth: Annotated[str | None, typer.Option(help="Bandwidth of workers' or hosts' links, such as 3gbit.")] = None,
     status: Annotated[
-        Path | None, typer.Option(help="Take the bandwidth from what PROPHET_STATUS_OUT left of a job.")
+        Path | None, typer.Option(help="Take the bandwidth from this file, written by a job with PROPHET_STATUS_OUT.")
     ] = None,
     workers: Annotated[int, typer.Option(help="Number of workers.")] = 2,
-    servers: Annotated[int, typer.Option(help="Number of servers; a job of DDP has none.")] = 1,
+    servers: Annotated[int, typer.Option(help="Number of servers; a DDP job has none.")] = 1,
     server_bandwidth: Annotated[
         str | None,
-        typer.Option(help="Of each server's link. Left out: without a limit, or for a record as the workers'."),
+        typer.Option(help="Bandwidth of each server's link; default: no limit or, for a record, that of workers."),
     ] = None,
-    delay: Annotated[str, typer.Option(help="Of each worker's link, one way, such as 1ms.")] = "0ms",
-    workers_per_host: Annotated[int, typer.Option(help="Workers that share a host's link.")] = 1,
+    delay: Annotated[str, typer.Option(help="Delay of each worker's link, one way, such as 1ms.")] = "0ms",
+    workers_per_host: Annotated[int, typer.Option(help="Number of workers that share a host's link.")] = 1,
     policy: Annotated[
         str | None,
         typer.Option(
-            help="How the job runs: ddp-gloo, ddp-prophet, fsdp2, fsdp2-prophet, stock (BytePS), prophet, or another. "
-            "[default: ddp-gloo]"
+            help="How the job runs: ddp-gloo, ddp-prophet, fsdp2, fsdp2-prophet, stock (BytePS), prophet, or another; "
+            "default: ddp-gloo."
         ),
     ] = None,
     shards: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Of FSDP2: workers that share the parameters; fewer than all are HSDP. Left out: all."
+            min=1, help="FSDP2: number of workers that shard the parameters (fewer than all: HSDP); default: all."
         ),
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Of FSDP2: parameters are kept after forward (reshard_after_forward=False).")
+        bool, typer.Option("--keep", help="FSDP2: keep parameters after forward (reshard_after_forward=False).")
     ] = False,
-    cell: Annotated[int | None, typer.Option(help="Of a run with several cells: which, counted from 0.")] = None,
+    cell: Annotated[int | None, typer.Option(help="Cell of a run with several, counted from 0.")] = None,
     computing: Annotated[
-        str | None, typer.Option(help="Of your own model: what an iteration takes without the network, such as 300ms.")
+        str | None, typer.Option(help="Your own model: time of an iteration without the network, such as 300ms.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say whether the network holds a job back, and what would help."""
     from prophet_scheduler.cli.advice_view import advice_table, conclusion, left_out, verdict
@@ -272,7 +272,7 @@ def advise(
     delay_s = parsed("--delay", delay, parse_time)
     computing_s = None if computing is None else parsed("--computing", computing, parse_time)
     if computing is not None and not is_function(source):
-        raise UserError(f"--computing is of your own model, as module:function, and {source} is none; leave it out")
+        raise UserError(f"--computing is for your own model, as module:function; {source} is none, so leave it out")
     links = LinkOptions(rate, server_rate, delay_s, workers, servers, workers_per_host, shards, keep)
     measured_s = None
     folder = Path(source)
@@ -282,11 +282,11 @@ def advise(
         situation, measured_s = of_record(folder, links, policy)
     elif folder.is_dir():
         if links != LinkOptions() or status is not None:
-            raise UserError(f"{source} is a run, which knows its network; leave the options of a network out")
+            raise UserError(f"{source} is a run, which knows its network; leave out the network options")
         situation, measured_s = of_run(folder, policy, cell)
     else:
         if cell is not None:
-            raise UserError(f"--cell is of a folder of `prophet run`, and {source} is a profile; leave it out")
+            raise UserError(f"--cell is for a folder of `prophet run`, but {source} is a profile; leave it out")
         own, assumed = of_function(source, computing_s) if is_function(source) else (find_profile(source), "")
         situation = of_profile(own, policy, links, status, assumed)
     advice = advise_on(situation, measured_s, error_of=prediction_error)
@@ -301,13 +301,13 @@ def advise(
     console.print(conclusion(advice), soft_wrap=True, highlight=False)
 
 
-# All words after the first word of the worker's command belong to that command.
+# Options after the first word of the worker's command belong to that command.
 @app.command(context_settings={"allow_interspersed_args": False})
 def testbed(
-    command: Annotated[list[str], typer.Argument(help="What each worker runs, such as: python train.py")],
-    bandwidth: Annotated[str, typer.Option(help="Of each worker's link, both ways, such as 250mbit.")],
+    command: Annotated[list[str], typer.Argument(help="Command that each worker runs, such as: python train.py")],
+    bandwidth: Annotated[str, typer.Option(help="Bandwidth of each worker's link, each way, such as 250mbit.")],
     workers: Annotated[int, typer.Option(help="Number of workers.")] = 2,
-    delay: Annotated[str, typer.Option(help="Of each worker's link, one way, such as 1ms.")] = "0ms",
+    delay: Annotated[str, typer.Option(help="Delay of each worker's link, one way, such as 1ms.")] = "0ms",
     compare: Annotated[
         list[str] | None,
         typer.Option(
@@ -316,16 +316,16 @@ def testbed(
             "repeated.",
         ),
     ] = None,
-    pairs: Annotated[int, typer.Option(help="With --compare: how often both run, by turns.")] = 3,
+    pairs: Annotated[int, typer.Option(help="With --compare: number of runs of each, by turns.")] = 3,
     seconds: Annotated[
         str | None,
         typer.Option(
             metavar="REGEX",
-            help="With --compare: compare the number that this finds last in the output, not the whole command's time.",
+            help="With --compare: compare the last number that this finds in the output, not the command's total time.",
         ),
     ] = None,
 ) -> None:
-    """Run your own script of DistributedDataParallel or FSDP2 between slow links that are made on this machine."""
+    """Run your own DistributedDataParallel or FSDP2 script over slow links emulated on this machine."""
     from prophet_scheduler.core.units import parse_rate, parse_time
     from prophet_scheduler.lab.own_script import Links, compare_on_testbed, run_on_testbed
 
@@ -339,12 +339,12 @@ def testbed(
 @app.command()
 def top(
     job: Annotated[
-        str | None, typer.Argument(help="A job, or how its name begins; all of yours where left out.")
+        str | None, typer.Argument(help="A job, or the beginning of its name; default: all your jobs.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One document a line instead of a screen.")] = False,
-    count: Annotated[int | None, typer.Option(min=1, help="End after so many looks; else q or Ctrl-C ends it.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document per line instead of a screen.")] = False,
+    count: Annotated[int | None, typer.Option(min=1, help="Exit after this many updates; else on q or Ctrl-C.")] = None,
 ) -> None:
-    """Show what the jobs under Prophet on this machine do, each second. Without --count it waits for one to begin."""
+    """Show what the jobs under Prophet on this machine do, each second. Without --count, wait for one to start."""
     from prophet_scheduler.cli.top import print_lines, show
 
     (print_lines if json else show)(job, count)
@@ -352,18 +352,18 @@ def top(
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="The folder that `prophet run` or PROPHET_RECORD has left.")],
-    out: Annotated[Path | None, typer.Option(help="The page; report.html in that folder where left out.")] = None,
+    folder: Annotated[Path, typer.Argument(help="Folder written by `prophet run` or PROPHET_RECORD.")],
+    out: Annotated[Path | None, typer.Option(help="File for the page; default: report.html in that folder.")] = None,
     perfetto: Annotated[
-        Path | None, typer.Option(help="Write a trace for Perfetto or chrome://tracing into this file, and no page.")
+        Path | None, typer.Option(help="Write a trace for Perfetto or chrome://tracing to this file instead of a page.")
     ] = None,
 ) -> None:
-    """Make one HTML page of a run, to be read without a network."""
+    """Write a self-contained HTML page about a run, readable offline."""
     from prophet_scheduler.lab.report import write_report, write_trace
 
     if perfetto is not None:
         if out is not None:
-            raise UserError("--out is of the page, and --perfetto makes none; leave one of them out")
+            raise UserError("--out is for the page, but --perfetto writes none; leave one of them out")
         write_trace(folder, perfetto)
         typer.echo(f"the trace is in {perfetto}")
         return
@@ -373,10 +373,10 @@ def report(
 
 
 @app.command()
-def doctor(json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False) -> None:
+def doctor(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Say what this machine can do, what is missing, and whether a job can start under Prophet here (the last line).
 
-    Exit status 0 where one can, on any engine, else 2.
+    Exit with status 0 if a job can start with at least one engine, else 2.
     """
     from prophet_scheduler.lab.doctor import examine, verdict
 
@@ -395,12 +395,12 @@ for _name in plugins.entries(plugins.COMMANDS):
 
 
 def _terminated(signum: int, frame: object) -> None:
-    # Leave through every context manager, as Ctrl-C does, so that the testbed is taken down.
+    # Exit through all context managers, as on Ctrl-C, so that the testbed is removed.
     raise KeyboardInterrupt
 
 
 _UsageError: Any = typer.BadParameter.__base__
-"""Error that typer raises for arguments unknown to a command; typer exports no name for it."""
+"""Error that typer raises for invalid arguments; typer exports no name for it."""
 
 
 def main() -> None:
@@ -409,24 +409,24 @@ def main() -> None:
     try:
         sys.exit(app(prog_name="prophet", standalone_mode=False))
     except UserError as error:
-        print(f"prophet: {' '.join(str(error).splitlines())}", file=sys.stderr)  # a name in it may span lines
+        print(f"prophet: {' '.join(str(error).splitlines())}", file=sys.stderr)  # a name in it may have line breaks
         sys.exit(2)
     except MemoryError:
-        print(f"prophet: there is not enough memory for: {' '.join(sys.argv[1:])}", file=sys.stderr)
+        print(f"prophet: not enough memory for: {' '.join(sys.argv[1:])}", file=sys.stderr)
         sys.exit(2)
     except _UsageError as error:
-        if sys.argv[1:]:  # without any argument, help has been printed
+        if sys.argv[1:]:  # without arguments, typer has printed the help
             command = error.ctx.command_path if error.ctx is not None else "prophet"
             absent = plugins.absent(sys.argv[1]) if command == "prophet" else ""
             said = absent or f"{error.format_message().rstrip('.')}; see `{command} --help`"
             print(f"prophet: {said}", file=sys.stderr)
         sys.exit(2)
-    except OSError as error:  # a path that cannot even be looked at: too long, or in a locked folder
+    except OSError as error:  # a path that cannot even be examined: too long, or in an inaccessible folder
         if error.filename is None and error.errno != errno.ENOSPC:
             raise
-        print(f"prophet: {error.filename or 'what it prints'}: cannot be used ({error.strerror})", file=sys.stderr)
+        print(f"prophet: {error.filename or 'its output'}: cannot be used ({error.strerror})", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:  # outside a command; typer gives the same status for one inside
+    except KeyboardInterrupt:  # outside a command; inside a command, typer exits with the same status
         sys.exit(130)
 
 

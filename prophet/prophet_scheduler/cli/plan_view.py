@@ -1,6 +1,6 @@
-"""View of `prophet plan`: Prophet's plan for a profile on a network, and the iteration time of every policy.
+"""View of `prophet plan`: Prophet's plan for a profile on a network, and the iteration times of all policies.
 
-Rule of this file: tables and one figure from the results of the assembler and the simulator, which compute them.
+Rule of this file: tables and a figure of results that the assembler and the simulator compute.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from prophet_scheduler.lab.simulator_config import SimulatorConfig
 from prophet_scheduler.policies.algorithms.assembler import Schedule, assemble, wait_time_s
 
 ITERATIONS, WARMUP = 20, 14
-"""The first chosen blocks are in force from the 8th or 12th iteration on; the next are tried from the 20th."""
+"""The first chosen blocks are used from the 8th or 12th iteration on; the next are tried from the 20th."""
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """Profile on a network: Algorithm 1's blocks, and simulated iteration times in seconds by policy on this engine."""
+    """Results for a profile on a network: Algorithm 1's blocks, and simulated iteration times in seconds by policy."""
 
     engine: EngineSpec
     profile: Profile
@@ -49,10 +49,10 @@ class Outlook:
 
 
 def outlook(profile: Profile, bits_per_s: float, workers: int, servers: int, report: Report, engine: str) -> Outlook:
-    """Plan and simulate with a limited link for each worker and unlimited links for servers.
+    """Plan and simulate a job, with a limited link for each worker and unlimited links for servers.
 
     `report` receives the progress from 0 to 1 and the current policy. Policies that cannot run such a job are left out.
-    Raises UserError if the cluster is impossible, or of an engine that has no simulation.
+    Raises UserError if the cluster is invalid, or if the engine cannot be simulated.
     """
     spec = engines().get(engine)
     if spec is None or not (spec.simulated or spec.topology is ALL_REDUCE):
@@ -77,7 +77,7 @@ def outlook(profile: Profile, bits_per_s: float, workers: int, servers: int, rep
             report((place + done / ITERATIONS) / len(cell.policies), name)
 
         planned = prepared(cell, policy)
-        assert planned is not None  # the simulator knows all of them
+        assert planned is not None  # the simulator supports all of these
         times[policy.name] = median_high(run_planned(planned, on_iterations).iteration_s(WARMUP).tolist())
     return Outlook(spec, profile, network, assemble(profile, network), bound, times)
 
@@ -105,7 +105,7 @@ def block_table(plan: Outlook) -> Table:
 
 
 def _ranges(indices: tuple[int, ...]) -> str:
-    """Return indices in any order as ranges, such as `0-3, 7`."""
+    """Return indices, in any order, as ranges such as `0-3, 7`."""
     parts: list[list[int]] = []
     for index in sorted(indices):
         if parts and index == parts[-1][-1] + 1:
@@ -117,7 +117,7 @@ def _ranges(indices: tuple[int, ...]) -> str:
 
 
 def policy_table(plan: Outlook) -> Table:
-    """Return a table of every policy's simulated iteration time, the fastest first."""
+    """Return a table of all policies' simulated iteration times, fastest first."""
     table = titled_table(f"{plan.engine.words}, simulated (lower bound {plan.lower_bound_s:.3f} s)")
     table.add_column("policy", overflow="fold")
     for heading in ("iteration s", f"x {plan.engine.stock}", "x bound"):
@@ -129,7 +129,7 @@ def policy_table(plan: Outlook) -> Table:
 
 
 def draw_outlook(plan: Outlook, path: Path) -> None:
-    """Draw blocks over time beside generation times, and the policies' iteration times. Raises UserError."""
+    """Draw blocks over time with generation times, and the policies' iteration times. Raises UserError."""
     pyplot = need_pyplot("--plot")
     figure, (blocks, bars) = pyplot.subplots(2, 1, figsize=(9, 7), layout="constrained", height_ratios=[3, 2])
     gradients = plan.profile.gradients

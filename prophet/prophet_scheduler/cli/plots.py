@@ -1,6 +1,6 @@
-"""File of the figure that `--plot` asks for.
+"""File for the figure of `--plot`.
 
-What belongs here: the file, and a one-line error for every way it can be wrong; each command draws its own figure.
+What belongs here: the file, and a one-line error for each way in which it can be wrong. Each command draws its figure.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ OPTION = "--plot"
 
 
 def require_plot(path: Path) -> None:
-    """Raise UserError if no figure can be written to `path`, before any work is done for it.
+    """Raise UserError if no figure can be written to `path`; call this before any work.
 
-    The drawing code reports a missing matplotlib, because the rest of the command works without it.
+    A missing matplotlib is reported only when drawing, because the rest of the command works without it.
     """
     require_places({OPTION: path})
     try:
@@ -31,7 +31,7 @@ def require_plot(path: Path) -> None:
 
 
 def save_plot(figure: Any, path: Path) -> None:
-    """Write a matplotlib figure in the format of the file's name. Raises UserError."""
+    """Write a matplotlib figure in the format of the file name's suffix. Raises UserError."""
     try:
         save_figure(figure, placed(path))
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Text about the policies and their options, from their definitions (policies/).
+"""Help text about policies and their options, from their definitions (policies/).
 
-What belongs here: rows and help; tools/derived.py makes the table in docs/enabling.md from the same rows.
+What belongs here: rows and help. tools/derived.py makes the table in docs/enabling.md from the same rows.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ def default_text(option: Option) -> str:
 
 
 def meaning(option: Option) -> str:
-    """Return the option's help with its unit."""
+    """Return the option's help text with its unit."""
     return option.help if option.unit in option.help else f"{option.help}, in {option.unit}"
 
 
 def policies_help() -> str:
-    """Return text for `--help`: a line for each policy, and one below it for each of its options."""
-    lines = ["Policies of Prophet, for --policy and for a config:"]
+    """Return text for `--help`: a line for each policy, followed by a line for each of its options."""
+    lines = ["Policies, for --policy and in a config:"]
     for name, entry in all_definitions().items():
         lines.append(f"{name}: {entry.summary}")
         for option in entry.all_options:
             lines.append(f"- {option.name}: {meaning(option)} (default {default_text(option)})")
-    lines.append("An option is a key of a policy in a config, and PROPHET_NAME in a job's environment.")
+    lines.append("Set an option as a key of the policy in a config, or as PROPHET_NAME in a job's environment.")
     return "\n\n".join(lines)

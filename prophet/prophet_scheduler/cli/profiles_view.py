@@ -1,6 +1,6 @@
-"""View of a profile: a table of its steps, and a figure of generation time by gradient.
+"""View of a profile: a table of its steps, and a figure of generation times by gradient.
 
-Rule of this file: presentation; core/steps.py finds the steps.
+Rule of this file: presentation. core/steps.py finds the steps.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def profile_table(profile: Profile) -> Table:
 
 
 def plot_profile(profile: Profile, path: Path) -> None:
-    """Draw generation time by gradient, like the paper's Fig. 4, a colour for each step. Raises UserError."""
+    """Draw generation times by gradient, like the paper's Fig. 4, with a colour for each step. Raises UserError."""
     pyplot = need_pyplot("--plot")
     figure, axes = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
     colours = pyplot.get_cmap("tab20")

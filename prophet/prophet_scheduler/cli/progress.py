@@ -1,6 +1,6 @@
-"""Progress bar for a command that is mostly quick, shown only when it is slow.
+"""Progress bar for commands that are usually quick, shown only if they are slow.
 
-Rule of this file: when to draw a bar and what to show on it; the work reports its own progress.
+Rule of this file: when to draw a bar, and what to show on it. The work reports its own progress.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from rich.progress import Progress
 from prophet_scheduler.lab.session import bar_columns
 
 PATIENCE_S = 1.0
-"""Minimum running time before a bar appears."""
+"""Seconds after which a bar appears."""
 
 Report = Callable[[float, str], None]
-"""Callback for the finished share, 0 to 1, and the current work."""
+"""Callback for progress: the finished fraction, 0 to 1, and the current work."""
 
 
 @contextmanager
 def progress_where_slow(console: Console, now: Callable[[], float] = time.monotonic) -> Iterator[Report]:
-    """Show a bar on a terminal from PATIENCE_S on, and remove it at the end. `now` is in seconds."""
+    """Show a bar on a terminal after PATIENCE_S, and remove it at the end. `now` returns seconds."""
     progress = Progress(*bar_columns(), console=console, transient=True)
     task = progress.add_task("", total=1.0)
     began_s, drawn = now(), False

@@ -1,7 +1,7 @@
-"""Command `prophet top`: ask the workers of this machine each second, and show their status.
+"""Command `prophet top`: ask the workers on this machine each second, and show their status.
 
-Rule of this file: requests, the loop and the key that ends it; top_view.py draws the screen. Jobs of other users or
-machines do not appear, because their sockets are not this user's.
+Rule of this file: requests, the loop, and the key that ends it. top_view.py draws the screen. Jobs of other users and
+machines do not appear, because it asks only the sockets of this user on this machine.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from prophet_scheduler.watch.status import LiveStatus
 
 EVERY_S = 1.0
 RENEWED_S = 60.0
-"""Age of advice on an observed job from which on it is made anew."""
-WAITING = "no such job of yours runs under Prophet on this machine yet; waiting for one"
+"""Age in seconds at which advice on an observed job is renewed."""
+WAITING = "you have no such job under Prophet on this machine yet; waiting for one"
 MOST_AT_ONCE = 16
-"""Maximum workers asked at the same time."""
+"""Maximum number of workers asked at once."""
 
 Document = dict[str, Any]
 
 
 def ask_all(places: Sequence[Path] | None = None) -> list[Document]:
-    """Return the documents of all of this user's workers on this machine, sorted by job and rank."""
+    """Return the documents of all workers of this user on this machine, sorted by job and rank."""
     paths = [path for folder in (folders() if places is None else places) for path in sockets_in(folder)]
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
         documents = [document for document in pool.map(ask, paths) if document is not None]
@@ -59,25 +59,25 @@ def _of(document: Document, key: str, default: Any) -> Any:
 
 
 def of_job(documents: Sequence[Document], job: str | None) -> list[Document]:
-    """Return the documents of `job`, a name or a prefix of one; all documents for None.
+    """Return the documents of `job`, a name or the beginning of one; all documents for None.
 
     Raises UserError if there is no such job.
     """
     if not documents:
         raise UserError(
-            "no job of yours runs under Prophet on this machine; start one with BYTEPS_SCHEDULER=prophet or "
+            "you have no job under Prophet on this machine; start one with BYTEPS_SCHEDULER=prophet or "
             "PROPHET_SCHEDULER=prophet"
         )
     named = [document for document in documents if job is None or _of(document, "job", "").startswith(job)]
     if not named:
         running = ", ".join(sorted({_of(document, "job", "") for document in documents}))
-        raise UserError(f"no job {job!r} runs under Prophet on this machine; there is {running}")
+        raise UserError(f"no job {job!r} runs under Prophet on this machine; running: {running}")
     return named
 
 
 @dataclass
 class TopEdges:
-    """Clock, sleep (both in seconds), request and console of `prophet top`. `sleep` returns True if the user leaves."""
+    """Clock, sleep (both in seconds), request and console of `prophet top`. `sleep` returns True if the user quits."""
 
     ask: Callable[[], list[Document]] = ask_all
     now: Callable[[], float] = time.time
@@ -86,10 +86,10 @@ class TopEdges:
 
 
 def looks(job: str | None, count: int | None, edges: TopEdges) -> Iterator[list[Document]]:
-    """Yield the workers' documents each second, until the job has ended, the user leaves, or `count` times. Yield
-    nothing in their place while the job has not begun.
+    """Yield the workers' documents each second, until the job has ended, the user quits, or `count` times. Yield an
+    empty list while the job has not started.
 
-    Raises UserError with a `count` if there is no such job at first.
+    Raises UserError if there is a `count` and no such job at first.
     """
     taken = 0
     while True:
@@ -108,7 +108,7 @@ def looks(job: str | None, count: int | None, edges: TopEdges) -> Iterator[list[
 
 
 def print_lines(job: str | None, count: int | None = None, edges: TopEdges | None = None) -> None:
-    """Print one document a line, each worker's in turn, each second."""
+    """Print the document of each worker on a line, each second."""
     edges = edges or TopEdges()
     for documents in _begun(looks(job, count, edges)):
         for document in documents:
@@ -116,8 +116,8 @@ def print_lines(job: str | None, count: int | None = None, edges: TopEdges | Non
 
 
 def show(job: str | None, count: int | None = None, edges: TopEdges | None = None) -> None:
-    """Draw the screen each second, in place of the terminal's own, until `q`; the last one stays. A file or a pipe gets
-    every screen.
+    """Draw the screen each second, on the terminal's alternate screen, until `q`. Then leave the last one visible. A
+    file or a pipe gets every screen.
     """
     edges = edges or TopEdges()
     made: dict[str, tuple[float, Sequence[str]]] = {}
@@ -125,7 +125,7 @@ def show(job: str | None, count: int | None = None, edges: TopEdges | None = Non
     def advice(job: str, seen: Observed) -> Sequence[str]:
         made_s, lines = made.get(job, (-math.inf, ()))
         if edges.now() - made_s >= RENEWED_S:
-            from prophet_scheduler.lab.advice_observed import lines as lines_on  # Imports the simulator.
+            from prophet_scheduler.lab.advice_observed import lines as lines_on  # imports the simulator
 
             lines = lines_on(seen)
             if seen.times is not None:
@@ -152,7 +152,7 @@ def show(job: str | None, count: int | None = None, edges: TopEdges | None = Non
 
 
 def _begun(taken: Iterable[list[Document]]) -> Iterator[list[Document]]:
-    """Pass on looks at a job that has begun. Say once that one is waited for."""
+    """Yield the documents of a job that has started. Before that, print once that it is awaited."""
     said = False
     for documents in taken:
         if documents:
@@ -164,7 +164,7 @@ def _begun(taken: Iterable[list[Document]]) -> Iterator[list[Document]]:
 
 @contextlib.contextmanager
 def _until_q(edges: TopEdges) -> Iterator[TopEdges]:
-    """Yield the edges with a sleep that a `q` on the keyboard ends."""
+    """Yield the edges with a sleep that pressing `q` interrupts."""
     if edges.sleep is not time.sleep or not sys.stdin.isatty():
         yield edges
         return
@@ -185,7 +185,7 @@ def _until_q(edges: TopEdges) -> Iterator[TopEdges]:
 
 
 def statuses(documents: Sequence[Document]) -> list[LiveStatus]:
-    """Return the statuses of readable documents; those of another Prophet version may be unreadable."""
+    """Return the statuses in readable documents. Those of other versions of Prophet may be unreadable."""
     read = []
     for document in documents:
         with contextlib.suppress(ValidationError):

@@ -1,7 +1,7 @@
-"""Screen of `prophet top`, from statuses.
+"""Screen of `prophet top`, rendered from statuses.
 
-Rule of this file: pure rendering of workers side by side; this file computes nothing but ratios. Times are shown in ms
-or s, rates in bits per second, as everywhere on the command line.
+Rule of this file: pure rendering of workers side by side, which computes only ratios. It shows times in ms or s and
+rates in bits per second, as everywhere on the command line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from prophet_scheduler.watch.status import Flow, LiveStatus, UrgencyBand
 LABEL_WIDTH = 20
 WORKER_WIDTH = 30
 STALE_S = 5.0
-"""Age of a status above which the worker counts as silent."""
+"""Age of a status in seconds above which the worker counts as silent."""
 BARS = " ▁▂▃▄▅▆▇█"
 BUSY_CELLS = 10
 MOST_ARMS = 4
@@ -37,7 +37,7 @@ def view(
     width: int = 120,
     advice: Callable[[str, Observed], Sequence[str]] = lambda job, seen: (),
 ) -> RenderableType:
-    """Return the screen, `width` letters wide. `now` is Unix time. `advice` returns lines on a job that is observed."""
+    """Return the screen, `width` characters wide. `now` is Unix time. `advice` returns lines about an observed job."""
     parts: list[RenderableType] = []
     for job, group in itertools.groupby(statuses, key=lambda status: status.worker.job):
         workers = list(group)
@@ -89,10 +89,10 @@ def _state(status: LiveStatus, now: float) -> Text:
     if agent.stepped_aside:
         return Text(f"stepped aside: {agent.stepped_aside}", "red")
     if agent.given_back:
-        return Text(f"torch's reducer has it: {agent.given_back}", "yellow")
+        return Text(f"torch's reducer took over: {agent.given_back}", "yellow")
     age_s = now - status.time_s
     if age_s > STALE_S:
-        return Text(f"says nothing for {age_s:.0f} s", "red")
+        return Text(f"silent for {age_s:.0f} s", "red")
     return Text(f"{status.iterations} iterations in {format_time(round(status.since_s))}")
 
 
@@ -121,7 +121,7 @@ def _flow(flow: Flow) -> Text:
 
 
 def _bands(bands: Sequence[UrgencyBand], count: str, size: str) -> Text:
-    """Return a bar for each band of gradients, the first layer's first."""
+    """Return a bar for each band of gradients, first layers first."""
     if not bands:
         return Text("")
     counts = [getattr(band, count) for band in bands]
@@ -147,7 +147,7 @@ def _link(status: LiveStatus) -> Text:
 
 
 def _arms(status: LiveStatus) -> Text:
-    """Return the arms believed fastest, with the prediction for each and the number of its measured iterations."""
+    """Return the arms believed fastest, each with its prediction and its number of measured iterations."""
     lines = [
         f"{arm.words}: {format_time(arm.believed_s)} ± {arm.error:.1%} "
         f"({format_time(arm.predicted_s)} predicted, {arm.seen} seen)"

@@ -1,1 +1,1 @@
-"""Values and the native queue. Everything else is built on these; they import nothing of it."""
+"""Values and the native queue. The rest of Prophet builds on this package, which imports nothing else of Prophet."""

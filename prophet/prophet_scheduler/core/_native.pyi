@@ -1,4 +1,4 @@
-"""Types of the native part; core/native/module.cc and simulator_module.cc are the implementation."""
+"""Types of the native part, which core/native/module.cc and simulator_module.cc implement."""
 
 import enum
 from collections.abc import Callable, Sequence
@@ -14,34 +14,34 @@ NO_REQUEST: float
 PLAN_VERSION: int
 
 class TwoLaneQueue:
-    """The scheduled queue, pending tasks and those in flight; core/native/queue.h and two_lane_queue.h have the rules.
+    """Scheduled queue of the tasks pending and in flight. core/native/queue.h and two_lane_queue.h have its rules.
 
     `kind` is 0 for pushes and 1 for pulls, as in QueueKind. Times are seconds on the caller's clock, sizes bytes. A
-    task's id is unique among those of its lane that are pending or in flight. `watchdog_s` bounds how long a ready task
-    is held while nothing moves, `most_in_flight` (at least 1) how many tasks of each lane are in flight, whatever the
-    plan. Raises ValueError where these cannot be.
+    task's id is unique among those of its lane that are pending or in flight. `watchdog_s` limits how long a ready task
+    is held while nothing moves. `most_in_flight` (at least 1) limits the tasks in flight in each lane under any plan.
+    Raises ValueError if these are invalid.
     """
 
     def __init__(self, watchdog_s: float = 1.0, most_in_flight: int = ...) -> None: ...
     def add(self, kind: int, id: int, gradient: int, bytes: int, now: float) -> bool:
-        """Add a task whose data is there. Return False, and take nothing, if its id is already known."""
+        """Add a task whose data is ready. Return False, and change nothing, if its id is already known."""
 
     def get(self, kind: int, now: float) -> tuple[int | None, float]:
-        """Return (the task to start, or None; the time at which another answer is possible)."""
+        """Start a task. Return its id, or None if none may start, and the time from which the answer may differ."""
 
     def look(self, kind: int, now: float) -> tuple[int | None, float]:
-        """Do as `get`, but do not start the task."""
+        """Return what `get` would, without starting the task."""
 
     def finish(self, kind: int, id: int, now: float) -> bool:
-        """Note that the task is acknowledged or answered. Return False if it is not in flight."""
+        """Record that the task is acknowledged or answered. Return False if it is not in flight."""
 
     def clear(self) -> None:
-        """Forget every task, pending or in flight; the plan stays."""
+        """Drop all tasks, pending or in flight. The plan stays."""
 
     def set_plan(self, plan: bytes | None) -> None:
-        """Swap the plan (core/plan_codec.py) whole; None means arrival order without limits. Raises ValueError."""
+        """Replace the plan (core/plan_codec.py). None means arrival order without limits. Raises ValueError."""
     requests_first_until: float
-    """Time until which pushes let requests for pulls go first; NO_REQUEST if none came lately. A replay sets it."""
+    """Time until which pushes let pull requests go first; NO_REQUEST if none is waiting. Only replays set it."""
     def pending(self, kind: int) -> int: ...
     def in_flight(self, kind: int) -> int: ...
     def in_flight_bytes(self, kind: int) -> int: ...
@@ -55,16 +55,16 @@ class TwoLaneQueue:
 def measure(pending: int, operations: int) -> tuple[float, list[float]]: ...
 def bytes_per_pending(pending: int) -> float: ...
 def call_both(first: Callable[..., object], original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call first(*args, **kwargs), and return original(*args, **kwargs)."""
+    """Call first(*args, **kwargs), then return original(*args, **kwargs)."""
 
 def call_seen(mode: Any, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None, /) -> Any:
-    """Call mode.look_at(func, args, kwargs), and return func(*args, **kwargs).
+    """Call mode.look_at(func, args, kwargs), then return func(*args, **kwargs).
 
-    A function in the dict `mode.unseen` is not looked at. Its value there is the lock to hold during the call, or None.
+    For functions in the dict `mode.unseen`, skip look_at. Their value there is a lock to hold during the call, or None.
     """
 
 def method(function: Callable[..., Any], /) -> Any:
-    """Return a function like this one that binds to an object as a method does."""
+    """Return a function like this one that binds to an instance as a method does."""
 
 class Exchange(enum.Enum):
     SYNCHRONOUS = 0

@@ -1,9 +1,9 @@
-"""A profile whose gradients make up the arena, seen under another cut.
+"""Conversion of a profile of the arena from one cut to another.
 
 Rule of this file: pure functions of a profile and a cut. Times are seconds, sizes bytes.
 
-What is learned of a job is learned of blocks. Where blocks were small it is known well when each place of the arena is
-generated, and larger blocks follow from that; the other way round the detail is lost.
+Prophet learns a job's times per block. Small blocks tell well when each place of the arena is generated, and the times
+of larger blocks follow. The converse fails: times of large blocks lack the detail.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from prophet_scheduler.core.profile import GradientProfile, Profile
 
 
 def profile_under(profile: Profile, cut: Cut) -> Profile:
-    """Return the profile that would be learned under `cut`. Ids are those of its blocks.
+    """Return the profile that would be learned under `cut`, with the ids of its blocks.
 
-    A block is generated when the most urgent gradient that it has a part of is. Forward times go with the bytes.
+    A block is generated when its most urgent gradient is. Forward times are divided in proportion to bytes.
     """
     gradients = profile.gradients
     rows = []
@@ -36,12 +36,12 @@ def profile_under(profile: Profile, cut: Cut) -> Profile:
 
 
 def span_s(profile: Profile) -> float:
-    """Return the seconds from the first generation to the last."""
+    """Return the seconds between the first and the last generation time."""
     return profile.gradients[0].generation_s - profile.gradients[-1].generation_s
 
 
 def at_pace(profile: Profile, factor: float) -> Profile:
-    """Return the profile of the same job with all computing `factor` times as long."""
+    """Return the profile with all computing times multiplied by `factor`."""
     return replace(
         profile,
         gradients=tuple(
@@ -51,16 +51,16 @@ def at_pace(profile: Profile, factor: float) -> Profile:
 
 
 def pace_of(newest: Profile, finest: Profile) -> float:
-    """Return the computing time by `newest` over that by `finest`, which has more detail of the same arena."""
+    """Return the ratio of computing time in `newest` to that in `finest`, a more detailed profile of the same arena."""
     known = generations_at(finest, newest.gradient_ids)
     before_s = known[0] - known[-1]
     return span_s(newest) / before_s if before_s > 0 else 1.0
 
 
 def generations_at(profile: Profile, ids: Sequence[int]) -> list[float]:
-    """Return the generation time of each place of the arena (ascending, as ids count them), by a profile of blocks.
+    """Return the generation time of each place of the arena, from a profile of blocks. `ids` are ascending places.
 
-    A place belongs to the last block that begins at it or before. Times never rise with the place.
+    A place belongs to the last block that begins at or before it. Times never rise with the place.
     """
     known = profile.gradient_ids
     times = [profile.gradients[max(0, bisect.bisect_right(known, id_) - 1)].generation_s for id_ in ids]
@@ -68,9 +68,9 @@ def generations_at(profile: Profile, ids: Sequence[int]) -> list[float]:
 
 
 def completions_at(profile: Profile, ids: Sequence[int]) -> list[float]:
-    """Return the time at which all of each block is generated; `ids` (ascending) are of blocks that make up the arena.
+    """Return when each block is generated completely. `ids` (ascending) are those of blocks that make up the arena.
 
-    By a profile of other blocks of it: each of theirs is there as a whole, and a block has a part of some of them.
+    `profile` has other blocks of the same arena: a block is complete once all of the profile's that it overlaps are.
     """
     known = sorted(zip(profile.gradient_ids, (gradient.generation_s for gradient in profile.gradients), strict=True))
     starts = [start for start, _ in known]

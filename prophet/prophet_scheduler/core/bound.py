@@ -1,6 +1,6 @@
-"""The least iteration time that any schedule could reach for a profile on a network.
+"""Lower bounds on the iteration time of any schedule, for a profile on a network.
 
-Rule of this file: bounds and their proofs; no scheduler is involved.
+Rule of this file: bounds and their proofs. No scheduler is involved.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 def lower_bound_s(profile: Profile, bandwidth: float, round_trip_s: float = 0.0) -> float:
     """Return the seconds of one iteration on an ideal network: fluid, preemptive, free of overhead, full duplex.
 
-    `bandwidth` is the worker's link in bytes per second, each way. Gradient i is released at its
+    `bandwidth` is the rate of the worker's link in bytes per second, each way. Gradient i is released at its
     generation time c(i) and needs s(i)/bandwidth seconds of the uplink. Its pull flows back over the downlink as
-    the push arrives (cut-through: no byte can be pulled before every worker pushed it, and none needs to be
-    later), so push and pull end together, at u(i). Forward computes layer i once u(i) is past and layer i-1
-    is done (paper, Eq. 3), so the iteration takes
+    the push arrives (cut-through: a byte can be pulled as soon as every worker has pushed it), so push and pull end
+    together, at u(i). Forward computes layer i after u(i) and after layer i-1 is done (paper, Eq. 3), so the
+    iteration takes
 
         max over i of u(i) + F(i),  F(i) = forward seconds of layers i, i+1, ...
 
-    Choosing u is scheduling jobs with release times c(i) on one machine, preemption allowed, to minimise
-    the largest lateness for due dates -F(i). Preemptive earliest-due-date is optimal (Horn, 1974): if any
+    To choose u is to schedule jobs with release times c(i) on one machine, with preemption, so as to minimise
+    the maximum lateness for due dates -F(i). Preemptive earliest-due-date is optimal (Horn, 1974): if any
     schedule works on b while a, released and due no later, is unfinished, exchange that work with the next
-    work on a. u(a) does not rise; u(b) is at most the old u(a), and u(a) + F(a) >= u(a) + F(b), so the
-    largest lateness does not rise. F never rises with i, so earliest due date is forward order. Every
-    order, partition, credit and block is a schedule of this same machine with more constraints, so none ends sooner.
+    work on a. u(a) does not rise. u(b) is at most the old u(a), and u(a) + F(a) >= u(a) + F(b), so the
+    maximum lateness does not rise. F never rises with i, so earliest due date is forward order. Any choice of
+    order, partitions, credit and blocks is a schedule of the same machine with more constraints, so none ends sooner.
 
-    On a long wire every byte of every gradient is under way to the server and back, `round_trip_s` seconds at least, so
-    each u(i) is that much later, and the bound with them.
+    On a long link every byte travels to the server and back for at least `round_trip_s` seconds. This delays each u(i),
+    and so the bound, by that time.
     """
     transfers_s = [gradient.size_bytes / bandwidth for gradient in profile.gradients]
     ends = zip(completion_times(profile, transfers_s), forward_remaining(profile), strict=True)
@@ -44,21 +44,21 @@ def lower_bound_s(profile: Profile, bandwidth: float, round_trip_s: float = 0.0)
 
 
 def blocks_bound_s(profile: Profile, bandwidth: float, overhead_s: float, answer_s: float = 0.0) -> float:
-    """Return the seconds of one iteration that no cut into blocks can go below, of any sizes and in any order.
+    """Return a lower bound on the seconds of one iteration for any cut into blocks, sent in any order.
 
-    As `lower_bound_s`, but what travels are blocks of up to MOST_BLOCK_BYTES: each takes `overhead_s` of the worker's
-    link beside its bytes, each way, and is pulled once it has been pushed whole, `answer_s` later at the earliest.
+    As in `lower_bound_s`, but with blocks of up to MOST_BLOCK_BYTES. Each way, a block occupies the worker's link for
+    `overhead_s` in addition to its bytes. Its pull starts `answer_s` after the whole block was pushed, or later.
 
-    Take the gradients i to j, N bytes, and the m blocks that have a part of them, of s(1), s(2), ... bytes in the order
-    in which they are pushed. None leaves before c(j). Block k is through when those before it are, and it and those
-    after it are pulled later still. So for every k the last one is back no sooner than
+    Take the gradients i to j, N bytes, and the m blocks that contain parts of them, of s(1), s(2), ... bytes in the
+    order in which they are pushed. None leaves before c(j). Block k is pushed after all blocks before it, and it and
+    those after it are pulled later still. So for every k the last one is back no sooner than
 
         c(j) + (sum over l <= k of (overhead + s(l)/bandwidth)) + answer + (sum over l >= k of the same)
-            >= c(j) + N/bandwidth + m overhead + answer + overhead + s(k)/bandwidth,
+            >= c(j) + N/bandwidth + m overhead + answer + overhead + s(k)/bandwidth.
 
-    which has block k twice: the pull lane is as fast as the push lane, so what it is behind after a large block it
-    never makes up, wherever that block is. With k the largest, s(k) >= N/m. Forward still has F(j) to do then. The
-    bound is the greatest of all i and j, with the best m for each.
+    This counts block k twice: the pull lane is only as fast as the push lane, so it never makes up the lag after a
+    large block, wherever that block is. For the largest k, s(k) >= N/m. Forward then still needs F(j). The bound is the
+    maximum over all i and j, with the best m for each.
     """
     ends = np.cumsum([float(gradient.size_bytes) for gradient in profile.gradients])
     remaining_s = forward_remaining(profile)
@@ -71,7 +71,7 @@ def blocks_bound_s(profile: Profile, bandwidth: float, overhead_s: float, answer
 
 
 def _least_lag_s(size_bytes: NDArray[np.float64], bandwidth: float, overhead_s: float) -> NDArray[np.float64]:
-    """Return the lag of these bytes in the best number m of equal blocks: m overheads, and one block once more."""
+    """Return the lag for the best number m of equal blocks: m overheads, and the time of one block."""
     if not overhead_s:
         return np.zeros_like(size_bytes)
     least = np.maximum(1, np.ceil(size_bytes / MOST_BLOCK_BYTES))
@@ -85,7 +85,7 @@ def _least_lag_s(size_bytes: NDArray[np.float64], bandwidth: float, overhead_s: 
 
 
 def forward_remaining(profile: Profile) -> list[float]:
-    """Return F(i) for every gradient: forward seconds of its layer and all after it."""
+    """Return F(i) for each gradient: the forward seconds of its layer and all later layers."""
     remaining = []
     total = 0.0
     for gradient in reversed(profile.gradients):
@@ -95,11 +95,10 @@ def forward_remaining(profile: Profile) -> list[float]:
 
 
 def completion_times(profile: Profile, transfers_s: Sequence[float]) -> list[float]:
-    """Return u(i), the end of each gradient in seconds after backward began, sent preemptively in forward order.
+    """Return u(i), the finish of each gradient in seconds after backward began, if sent preemptively in forward order.
 
-    `transfers_s` is how long each gradient takes alone. Gradients are generated from the last index to the
-    first, so a new one is always more urgent than all that wait: the ready ones are a stack, and this
-    takes O(n).
+    `transfers_s` is the time that each gradient takes alone. Gradients are generated from the last index to the
+    first, so a new one is always more urgent than all that wait. The ready ones thus form a stack, and this takes O(n).
     """
     left = list(transfers_s)
     done = [0.0] * len(left)

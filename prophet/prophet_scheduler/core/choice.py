@@ -1,6 +1,6 @@
-"""Questions to a policy that predicts, and its answers.
+"""Questions to a predicting policy, and its answers.
 
-Rule of this file: values and interfaces; policies/algorithms/chooser.py has the search, and session/tuner.py uses its
+Rule of this file: values and interfaces. policies/algorithms/chooser.py has the search, and session/tuner.py uses its
 result. Units are bytes and seconds.
 """
 
@@ -19,7 +19,7 @@ from prophet_scheduler.core.profile import Profile
 
 @dataclass(frozen=True)
 class Shape:
-    """Numbers of machines of a job."""
+    """Numbers of a job's workers and servers."""
 
     workers: int
     servers: int
@@ -27,7 +27,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds of an iteration under a cut, with `credit` bytes in flight."""
+    """Measured seconds of an iteration under a cut, with up to `credit` bytes in flight."""
 
     cut: Cut
     credit: int
@@ -38,11 +38,11 @@ class Measured:
 class Question:
     """Estimates of a job, and the possible answers.
 
-    `profile` is in forward order, its ids too. With `arena` they are places in the arena, and blocks may lie anywhere
-    in it; without, each gradient travels by itself, in partitions of one size. `cuts` are judged in any case, the one
-    in force first; with `anew` others may be judged too. `measured` is the job's present iteration. With `barrier` an
-    iteration waits for all averages before its next forward pass (learn/barrier.py). `message_s` is the last answer's
-    cost of a message beyond the network's, in seconds; None before the first.
+    `profile` and its ids are in forward order. With `arena`, ids are places in the arena, and blocks may lie anywhere
+    in it. Without, each gradient travels separately, in partitions of one size. `cuts` are always judged, the current
+    one first. With `anew`, the policy may judge others too. `measured` is the job's current iteration time. With
+    `barrier`, an iteration waits for all averages before its next forward pass (learn/barrier.py). `message_s` is the
+    last answer's cost of a message beyond the network's, in seconds; None before the first answer.
     """
 
     profile: Profile
@@ -59,10 +59,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Choice:
-    """A cut with its best credit, and the predicted iteration.
+    """A cut with its best credit, and the predicted iteration time.
 
     `way` is how its blocks are averaged; empty for the engine's usual way. If it `warms_up`, the iterations that pay
-    for a change to it are not told.
+    for the change to it are not reported.
     """
 
     cut: Cut
@@ -73,7 +73,7 @@ class Choice:
 
 
 class ArmName(NamedTuple):
-    """Name of an arm: a cut, a way, and True for `barrier` if its iterations wait for all averages."""
+    """Name of an arm: a cut and a way. `barrier` is True if its iterations wait for all averages."""
 
     cut: Cut
     way: str
@@ -83,8 +83,8 @@ class ArmName(NamedTuple):
 class IterationEnd(NamedTuple):
     """End of an iteration: its cut, the way its blocks were averaged, and its seconds.
 
-    With `opens` it is the last of a job's first iterations, in which all blocks travelled for the first time, and tells
-    nothing else.
+    With `opens`, it is the last of the job's first iterations, in which all blocks travelled for the first time. Its
+    time then means nothing.
     """
 
     cut: Cut
@@ -94,31 +94,31 @@ class IterationEnd(NamedTuple):
 
 
 class Search(Protocol):
-    """Search for the best choices, a little at a time."""
+    """Incremental search for the best choices."""
 
     def work(self, events: int) -> bool:
-        """Go on for about this number of the simulation's events. Return True once the search has ended."""
+        """Continue for about `events` events of the simulation. Return True once the search is complete."""
         ...
 
     @property
     def choices(self) -> Sequence[Choice]:
-        """Choices for the cuts judged so far, the best first."""
+        """Choices for the cuts judged so far, best first."""
         ...
 
     @property
     def message_s(self) -> float | None:
-        """Cost of a message beyond the network's, in seconds, for the next question; None if not looked for."""
+        """Cost of a message beyond the network's, in seconds, for the next question; None if not estimated."""
         ...
 
 
 @runtime_checkable
 class ChoosingPolicy(Policy, Protocol):
-    """A policy whose plans follow from predictions, where the shape of the cluster is known."""
+    """A policy that derives its plans from predictions, once the shape of the cluster is known."""
 
     def search(self, question: Question) -> Search:
-        """Return the search for the answer."""
+        """Return a search for the answer."""
         ...
 
     def chosen_plan(self, choice: Choice, question: Question) -> Plan:
-        """Return the plan of a choice of this question's search."""
+        """Return the plan for a choice found by this question's search."""
         ...

@@ -1,15 +1,15 @@
-"""A cut: the borders of the blocks of a job's gradients.
+"""A cut: the borders between the blocks of a job's gradients.
 
 Rule of this file: pure functions of sizes. All workers and the simulator make the same blocks from the same cut.
 
-The gradients lie one after another in forward order, gradient 0 first: the *arena*. Its places count all gradients of
-any kind. A block is a range of gradients of one kind, and the unit that travels: a slice of a large gradient, several
-small gradients, or both. A block is ready when its most urgent gradient is generated. Its average is used when that
+The *arena* holds the gradients one after another in forward order, gradient 0 first. Its places are byte offsets over
+gradients of all kinds. A block is the unit of transfer, a range of gradients of one kind: a slice of a large gradient,
+several small gradients, or both. It is ready when its most urgent gradient is generated. Its average is used when that
 gradient's layer is next computed.
 
 A cut gives the size of blocks along the arena: a list of segments, each with its start and the size of its blocks. No
-block crosses the start of a segment. An engine that can take blocks of any size also takes `Borders`, where each
-segment is one block.
+block crosses the start of a segment. Engines that can send blocks of any size also accept `Borders`, where each segment
+is one block.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 UNIT_BYTES = 4096
-"""Unit of the starts of segments, the sizes of blocks and the ids of blocks."""
+"""Unit of segment starts, block sizes and block ids."""
 MOST_BLOCK_BYTES = 4_096_000
-"""Maximum size of a block, except of Borders: BytePS's own partition size, so that a block is one partition."""
+"""Maximum block size, except with Borders: BytePS's own partition size, so that a block is one partition."""
 EARLY_ROUNDS = 32
-"""Number of a job's first rounds that each end with a look for another cut."""
+"""Number of first rounds in a job after each of which workers check for a new cut."""
 RECUT_ROUNDS = 4
-"""Number of rounds between two looks later."""
+"""Number of rounds between two such checks later."""
 MOST_SEGMENTS = 339
-"""Maximum segments in a page of the workers (Cut.encode)."""
+"""Maximum number of segments that fits in a page of the workers (Cut.encode)."""
 LEARNING_BLOCKS = 724
-"""Number of the smallest first blocks that make up the arena. The largest first blocks are four times as large, so some
-256 of them make it up: a size that is likely to be near the best.
+"""Number of blocks in the arena if all have the smallest first size. The largest first size is four times that: about
+256 such blocks fill the arena, which is probably near the best size.
 """
 LEAST_LEARNING_BYTES, MOST_LEARNING_BYTES = 128 << 10, 512 << 10
 LEARNING_STRETCHES = 16
 LEAST_STRETCH_BYTES = 1 << 20
-"""Minimum length of a stretch of the learning cut."""
+"""Minimum length of a segment in the learning cut."""
 
 ITEM_BYTES = 16
-"""Unit of the starts of Borders' blocks within a gradient, so that no element is divided."""
+"""Alignment of Borders' blocks within a gradient, so that no element is split."""
 
 _COUNT = struct.Struct("<H")
 _SEGMENT = struct.Struct("<IH")
 _BORDERS = 0xFFFF
-"""Number of segments that announces Borders."""
+"""Segment count that marks an encoded cut as Borders."""
 _BORDER_COUNT = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Blocks of `block_bytes` from `start` (bytes from the arena's beginning) on."""
+    """Stretch of blocks of `block_bytes` from `start` on, in bytes from the beginning of the arena."""
 
     start: int
     block_bytes: int
@@ -60,7 +60,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Cut:
-    """Segments by start, the first at 0. Raises ValueError if they are impossible."""
+    """Segments ordered by start, the first at 0. Raises ValueError if they are invalid."""
 
     segments: tuple[Segment, ...]
 
@@ -76,17 +76,17 @@ class Cut:
             size = segment.block_bytes
             if not UNIT_BYTES <= size <= MOST_BLOCK_BYTES or size % UNIT_BYTES:
                 raise ValueError(
-                    f"blocks of {size} bytes; they must have a multiple of {UNIT_BYTES}, at most {MOST_BLOCK_BYTES}"
+                    f"blocks of {size} bytes; the size must be a multiple of {UNIT_BYTES}, at most {MOST_BLOCK_BYTES}"
                 )
 
     @classmethod
     def uniform(cls, block_bytes: int) -> Cut:
-        """Return the cut into blocks of `block_bytes`, rounded to a size that a cut allows."""
+        """Return the cut into blocks of `block_bytes`, rounded down to a valid size."""
         units = max(1, min(block_bytes, MOST_BLOCK_BYTES) // UNIT_BYTES)
         return cls((Segment(0, units * UNIT_BYTES),))
 
     def block_bytes_at(self, place: int) -> int:
-        """Return the size of the blocks around a place in the arena, both in bytes."""
+        """Return the size of blocks at a place in the arena, both in bytes."""
         return self.segments[bisect.bisect_right(self.segments, place, key=lambda s: s.start) - 1].block_bytes
 
     def next_start(self, place: int) -> int | None:
@@ -95,7 +95,7 @@ class Cut:
         return self.segments[after].start if after < len(self.segments) else None
 
     def typical_bytes(self, total_bytes: int) -> int:
-        """Return the size of the block with the middle one of `total_bytes`, if blocks are ranked by size."""
+        """Return the byte-weighted median block size of an arena of `total_bytes`."""
         ends = [*(segment.start for segment in self.segments[1:]), max(total_bytes, self.segments[-1].start)]
         lengths: dict[int, int] = {}
         for segment, end in zip(self.segments, ends, strict=True):
@@ -109,13 +109,13 @@ class Cut:
         return self.segments[0].block_bytes
 
     def encode(self) -> bytes:
-        """Return the cut in bytes, for `decode`, which ignores bytes that follow."""
+        """Return the cut as bytes for `decode`, which ignores any bytes after them."""
         rows = (_SEGMENT.pack(s.start // UNIT_BYTES, s.block_bytes // UNIT_BYTES) for s in self.segments)
         return _COUNT.pack(len(self.segments)) + b"".join(rows)
 
     @classmethod
     def decode(cls, data: bytes) -> Cut | None:
-        """Return the cut of `encode`; None for zeros, if nobody wrote any. Raises ValueError for other bytes."""
+        """Return the cut encoded in `data`, or None for zeros (none was written). Raises ValueError if damaged."""
         try:
             (count,) = _COUNT.unpack_from(data)
             if count == _BORDERS:
@@ -128,9 +128,9 @@ class Cut:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A cut that an engine cannot give its job, and `why` in a few words.
+    """A cut that an engine cannot apply to its job, and `why` in a few words.
 
-    `any_new` is True if it can give the job no other new cut either.
+    `any_new` is True if it cannot apply any other new cut either.
     """
 
     cut: Cut
@@ -138,18 +138,18 @@ class Refusal:
     any_new: bool = False
 
     def covers(self, cut: Cut, total_bytes: int) -> bool:
-        """Return True if another new cut, of gradients of `total_bytes` together, is impossible as well.
+        """Return True if a new `cut` of gradients of `total_bytes` in total is impossible too.
 
-        Blocks that are at least as small need at least as much of the scarce resource (keys, names, room).
+        Equal or smaller blocks need at least as much of the scarce resource (keys, names, room).
         """
         return self.any_new or cut.typical_bytes(total_bytes) <= self.cut.typical_bytes(total_bytes)
 
 
 @dataclass(frozen=True)
 class Borders(Cut):
-    """A cut with borders at any places of the arena: the gradients of one kind between two borders are one block.
+    """A cut with borders at any place of the arena. Gradients of one kind between two borders form one block.
 
-    For engines whose blocks may have any size that divides no element. Each segment's `block_bytes` is its length.
+    For engines that accept blocks of any size, as long as no element is split. A segment's `block_bytes` is its length.
     """
 
     def __post_init__(self) -> None:
@@ -160,14 +160,14 @@ class Borders(Cut):
 
     @classmethod
     def at(cls, places: Iterable[int], total_bytes: int) -> Borders:
-        """Return the cut with blocks from these places on, in bytes, and from 0 on. Places outside it do not count."""
+        """Return the cut with blocks that start at 0 and at these places, in bytes. Ignore places outside the arena."""
         inner = sorted({place for place in places if 0 < place < total_bytes})
         borders = [0, *inner, max(total_bytes, 1)]
         return cls(tuple(Segment(start, stop - start) for start, stop in itertools.pairwise(borders)))
 
     @classmethod
     def of_gradients(cls, sizes: Sequence[int]) -> Borders:
-        """Return the cut with each gradient as one block. `sizes` in bytes, in forward order."""
+        """Return the cut with one block per gradient. `sizes` are bytes, in forward order."""
         return cls.at(arena_places(sizes), sum(sizes))
 
     def encode(self) -> bytes:
@@ -195,7 +195,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Block:
-    """Unit that travels: consecutive pieces in the memory of their kind.
+    """Unit of transfer: consecutive pieces in the memory of their kind.
 
     `id` is the place of its first byte in the arena (ids_at). Ids rise in forward order, and a place has about the same
     id under every cut.
@@ -210,16 +210,16 @@ class Block:
 
 
 def learning_cut(total_bytes: int, sizes: Sequence[int] | None = None) -> Cut:
-    """Return the first cut of a job without any knowledge, for gradients of `total_bytes` together: blocks of `sizes`
-    in turn, by default of the likely best size and of two smaller ones.
+    """Return the first cut of a job that has learned nothing yet, for `total_bytes` of gradients. Its segments have
+    blocks of `sizes` in turn, by default the size that is probably best and two smaller ones.
 
-    One size alone would not tell the cost of a message from the cost of its bytes. Each size comes early and late in
-    backward, so that a change over time is not taken for a property of a size.
+    A single size could not separate the cost per message from the cost per byte. Each size appears both early and late
+    in backward, so that a change over time is not mistaken for an effect of size.
     """
     own = sizes_in_turn(total_bytes) if sizes is None else sizes
     least = max(LEAST_STRETCH_BYTES, *own)
     if sizes is None:
-        # If new blocks cost something, those of a size lie as in a cut of that size alone, which then has fewer.
+        # Blocks of a size lie where a cut of that size alone has them. A change to it then makes fewer new blocks.
         length = (max(1, total_bytes // LEARNING_STRETCHES // least) - 1 | 1) * least
         stretches = max(1, total_bytes // length)
     else:
@@ -230,8 +230,8 @@ def learning_cut(total_bytes: int, sizes: Sequence[int] | None = None) -> Cut:
 
 
 def sizes_in_turn(total_bytes: int, blocks: int = LEARNING_BLOCKS, largest: int = 4) -> tuple[int, ...]:
-    """Return the sizes of a job's first blocks. The smallest is for the front of forward, and about `blocks` of it make
-    up the arena. The last one is `largest` times as large.
+    """Return the sizes of a job's first blocks. The first is the smallest and for the front of forward; about `blocks`
+    blocks of it fill the arena. The last is `largest` times as large.
     """
     wanted = 1 << max(1, total_bytes // blocks).bit_length() - 1
     least = min(max(wanted, LEAST_LEARNING_BYTES), MOST_LEARNING_BYTES)
@@ -239,7 +239,7 @@ def sizes_in_turn(total_bytes: int, blocks: int = LEARNING_BLOCKS, largest: int 
 
 
 def arena_places(sizes: Iterable[int]) -> list[int]:
-    """Return the place at which each gradient begins in the arena, in bytes, and the end of the last one."""
+    """Return the byte offset of each gradient in the arena, and the end of the last one."""
     places = [0]
     for size in sizes:
         places.append(places[-1] + size)
@@ -247,9 +247,7 @@ def arena_places(sizes: Iterable[int]) -> list[int]:
 
 
 def ids_at(places: Iterable[int]) -> list[int]:
-    """Return the ids of blocks at these places of the arena (bytes, ascending): places in UNIT_BYTES, or the next free
-    id.
-    """
+    """Return the ids of blocks at these places (ascending bytes): the place in UNIT_BYTES, or else the next free id."""
     ids: list[int] = []
     for place in places:
         ids.append(max(place // UNIT_BYTES, ids[-1] + 1 if ids else 0))
@@ -257,15 +255,15 @@ def ids_at(places: Iterable[int]) -> list[int]:
 
 
 def ids_taken(sizes: Sequence[int]) -> int:
-    """Return the exclusive limit of the ids of blocks of these gradients under any cut."""
+    """Return the exclusive upper limit of block ids for gradients of these sizes, under any cut."""
     return sum(sizes) // UNIT_BYTES + len(sizes) + 1
 
 
 def blocks_of(sizes: Sequence[int], kinds: Sequence[Hashable | None], cut: Cut) -> list[Block]:
-    """Return the blocks of a cut, the most urgent first.
+    """Return the blocks of a cut, most urgent first.
 
     `sizes` are bytes in forward order. Gradients of equal kinds may share a block. A gradient of kind None shares with
-    none, and is cut at multiples of UNIT_BYTES from its beginning only (of ITEM_BYTES by Borders).
+    none, and is cut only at multiples of UNIT_BYTES from its beginning (with Borders, of ITEM_BYTES).
     """
     places = arena_places(sizes)
     done = _between_borders(sizes, kinds, cut) if isinstance(cut, Borders) else _by_size(sizes, kinds, cut)
@@ -283,13 +281,12 @@ def _by_size(sizes: Sequence[int], kinds: Sequence[Hashable | None], cut: Cut) -
         at = 0
         while at < size:
             block = begun.get(key)
-            # Place at which the block must end in this gradient, counted from its beginning; beyond the gradient if
-            # nowhere.
+            # Offset in this gradient at which the block must end; the gradient's size if it need not end here.
             last = size if block is None or block.ends is None else min(size, block.ends - places[gradient])
             if last < size:
                 last = max(0, last - last % UNIT_BYTES)
             if block is None or last <= at:
-                # A start that was rounded down belongs to the segment that it begins.
+                # A block whose start was rounded down still belongs to the segment that starts with it.
                 place = places[gradient] + at + UNIT_BYTES - 1
                 block = begun[key] = _Begun([], cut.block_bytes_at(place), cut.next_start(place))
                 done.append(block.pieces)
@@ -305,7 +302,7 @@ def _by_size(sizes: Sequence[int], kinds: Sequence[Hashable | None], cut: Cut) -
 
 @dataclass
 class _Begun:
-    """A block with room for so many more bytes, which ends at the start of the next segment."""
+    """A block with room for `room` more bytes, which must end at the start of the next segment, `ends`."""
 
     pieces: list[Piece]
     room: int
@@ -333,20 +330,20 @@ def _between_borders(sizes: Sequence[int], kinds: Sequence[Hashable | None], cut
 
 
 class PageRounds:
-    """Count of rounds on one worker. Each of the first EARLY_ROUNDS ends with a page, in which the deciding worker
-    tells all others its choice, and then every RECUT_ROUNDS-th. All workers count alike.
+    """Counter of rounds on one worker. Each of the first EARLY_ROUNDS, and then every RECUT_ROUNDS-th, ends with a
+    page, in which the deciding worker tells all others its choice. All workers count alike.
 
-    `tried` rounds after a decision also end with a page. The first of these pages is late: it is sent when the next
-    round begins, so that it tells how the first one went, and no second bad round follows.
+    The `tried` rounds after a decision also end with a page. The first of these pages is late: it is sent when the next
+    round begins, so that it reports on the whole first round. Then no second bad round follows.
     """
 
     def __init__(self, tried: int = 0) -> None:
         self.ended = 0
-        """Number of ended rounds."""
+        """Number of completed rounds."""
         self._tried = self._since = tried
 
     def round_ends(self) -> bool:
-        """Note the end of a round. Return True if it ends with a page."""
+        """Record the end of a round. Return True if it ends with a page."""
         self.ended += 1
         self._since += 1
         early = self.ended <= EARLY_ROUNDS or self._since <= self._tried
@@ -358,5 +355,5 @@ class PageRounds:
         return self._tried > 0 and self._since == 1
 
     def taken_up(self) -> None:
-        """Note that a decision holds from the next round on."""
+        """Record that a decision takes effect in the next round."""
         self._since = 0

@@ -10,6 +10,6 @@ if sys.version_info >= (3, 11):
 else:
 
     class StrEnum(str, enum.Enum):
-        """Enumeration of words that are their own text."""
+        """Enumeration whose members are strings and print as their value."""
 
         __str__ = str.__str__

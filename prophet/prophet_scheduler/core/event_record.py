@@ -1,7 +1,7 @@
-"""A job's record of its transfers: the events, and the plans that the queue followed.
+"""Record of a job's transfers: its events, and the plans that the queue followed.
 
-Rule of this file: what is kept of them in memory, and the file in which they are left (.npz). What the events mean is
-in core/events.py; simulate/replay.py decides anew what is recorded. Times are seconds, sizes bytes.
+Rule of this file: the record in memory and its file (.npz). core/events.py defines the events; simulate/replay.py
+repeats the recorded decisions. Times are seconds, sizes bytes.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EventRecord:
-    """Events (EVENT_DTYPE) in the order in which the queue was called, and what else its decisions hang on.
+    """Events (EVENT_DTYPE) in the order of calls to the queue, with everything else that its decisions depend on.
 
-    `plans`: by number, the bytes of those that the events name (core/plan_codec.py). `watchdog_s` and
-    `most_in_flight` (None: no limit) are the queue's own. `agreed`: what was sent followed a sequence that
-    all ranks of an engine of collectives had agreed on, and no queue was asked.
+    `plans` has the encoded plans that the events name, by number (core/plan_codec.py). `watchdog_s` and
+    `most_in_flight` (None: no limit) are the queue's. `agreed` is True if no queue decided: all ranks of an engine of
+    collectives followed an agreed sequence.
     """
 
     events: NDArray[Any]
@@ -41,7 +41,7 @@ class EventRecord:
 
 
 class RecordBuffer:
-    """The newest `most_events` events, and the plans that these may name."""
+    """Buffer of the newest `most_events` events, and the plans that they may name."""
 
     def __init__(self, most_events: int) -> None:
         self._most = most_events
@@ -51,7 +51,7 @@ class RecordBuffer:
         self._plans: dict[int, bytes] = {}
 
     def keep(self, events: NDArray[Any]) -> None:
-        """Take in events, in order; as many of the oldest are dropped, a piece at a time."""
+        """Append events, in order. Beyond the maximum, drop the oldest, one earlier call's events at a time."""
         if not len(events):
             return
         self._pieces.append(events)
@@ -60,11 +60,11 @@ class RecordBuffer:
             self._drop(self._pieces.popleft())
 
     def keep_plan(self, number: int, encoded: bytes) -> None:
-        """Take in a plan that the queue has taken up."""
+        """Keep a plan that has taken effect in the queue."""
         self._plans[number] = encoded
 
     def record(self, watchdog_s: float, most_in_flight: int | None, agreed: bool = False) -> EventRecord:
-        """Return the kept events. If older ones were dropped, the first one says so, as in the hook's own log."""
+        """Return the kept events. If older ones were dropped, the first has a gap, as in the hook's own log."""
         events = np.concatenate([np.zeros(0, EVENT_DTYPE), *self._pieces])
         if self._lost and len(events):
             events["gap"][0] = min(int(events["gap"][0]) + self._lost, NO_PLAN)
@@ -76,15 +76,15 @@ class RecordBuffer:
         numbers = piece["gradient"][piece["kind"] >= QueueEvent.PLAN]
         numbers = numbers[numbers != NO_PLAN]
         if len(numbers):
-            # Numbers rise, and what is left may name the newest of those that were dropped.
+            # Plan numbers rise. The remaining events may still refer to the newest plan among the dropped events.
             newest = int(numbers[-1])
             self._plans = {number: plan for number, plan in self._plans.items() if number >= newest}
 
 
 def save_record(record: EventRecord, path: Path) -> None:
-    """Write the file whole or not at all, readable by its owner alone. Raises OSError."""
+    """Write the file whole or not at all, readable by its owner only. Raises OSError."""
     numbers = sorted(record.plans)
-    packed = io.BytesIO()  # zipfile itself complains once more of a disk that is full
+    packed = io.BytesIO()  # on a full disk, zipfile writing directly would report a second error
     np.savez(
         packed,
         version=np.uint32(EVENT_VERSION),
@@ -101,18 +101,18 @@ def save_record(record: EventRecord, path: Path) -> None:
 
 
 def load_record(path: Path) -> EventRecord:
-    """Read the file of `save_record`. Raises UserError, with one line, for any other."""
+    """Read a file written by `save_record`. Raises UserError, with one line, for any other."""
     loaded = _load(path)
     if isinstance(loaded, np.ndarray):
-        raise UserError(f"{path} has events and no plans: an older Prophet wrote it, and it cannot be replayed")
+        raise UserError(f"{path} has events but no plans: an older Prophet wrote it, so it cannot be replayed")
     try:
         with loaded:
             return _record_of(loaded)
     except _OtherVersion as error:
         raise UserError(f"{path} is {error}") from None
-    except Exception as error:  # a damaged file has NumPy and zipfile raise about anything
+    except Exception as error:  # on a damaged file, NumPy and zipfile may raise almost anything
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"{path} is no record of events: {reason}") from None
+        raise UserError(f"{path} is not a record of events: {reason}") from None
 
 
 class _OtherVersion(Exception):
@@ -120,9 +120,9 @@ class _OtherVersion(Exception):
 
 
 def _record_of(loaded: Any) -> EventRecord:
-    """Return the record in the parts of a file. Raises any error if they are damaged, or another program's."""
+    """Return the record in a loaded file. Raises any error if it is damaged, or another program's."""
     if sum(part.file_size for part in loaded.zip.infolist()) > MOST_READ_BYTES:
-        raise ValueError("it unpacks to more than a record has")
+        raise ValueError("it unpacks to more than a record can have")
     version = int(loaded["version"])
     if version != EVENT_VERSION:
         raise _OtherVersion(f"a record of version {version}; this Prophet reads version {EVENT_VERSION}")
@@ -147,18 +147,18 @@ def _check_events(events: Any) -> None:
     if (events["kind"] > max(QueueEvent)).any() or ((events["queue"] >= BOTH_LANES) != of_queue).any():
         raise ValueError("it has events of an unknown kind")
     if not np.isfinite(events["time_s"]).all():
-        raise ValueError("it has events at no time")
+        raise ValueError("it has events without a valid time")
 
 
 def load_events(path: Path) -> NDArray[Any]:
-    """Return the events of a record, or of an older file with events alone (.npy). Raises UserError."""
+    """Return the events of a record, or of an older file with events only (.npy). Raises UserError."""
     loaded = _load(path)
     if not isinstance(loaded, np.ndarray):
         return load_record(path).events
     try:
         _check_events(loaded)
     except ValueError as error:
-        raise UserError(f"{path} is no record of events: {error}") from None
+        raise UserError(f"{path} is not a record of events: {error}") from None
     return loaded
 
 
@@ -172,4 +172,4 @@ def _load(path: Path) -> NDArray[Any] | Any:
     try:
         return np.load(io.BytesIO(content), allow_pickle=False)
     except Exception:  # as above
-        raise UserError(f"{path} is no record of events, as PROPHET_EVENTS_OUT names one") from None
+        raise UserError(f"{path} is not a record of events such as PROPHET_EVENTS_OUT writes") from None

@@ -1,7 +1,7 @@
-"""The record of every task: the hook and the simulator write it, and the profiler reads it.
+"""Events of tasks and queues, written by the hook and the simulator and read by the profiler.
 
-Rule of this file: the layout of an event, what its ids mean, and how a record with gaps is read; no file and no clock.
-Times are seconds of a steady clock, sizes bytes.
+Rule of this file: the layout of an event, the meaning of its ids, and how to read events with gaps. No file and no
+clock. Times are seconds of a steady clock, sizes bytes.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class EventKind(enum.IntEnum):
 
 
 class QueueEvent(enum.IntEnum):
-    """Events of the queue itself, for replays of its decisions; the kinds that follow EventKind's.
+    """Events of the queue itself, for replays of its decisions. The kinds continue those of EventKind.
 
-    Such an event is about both lanes (`queue` is BOTH_LANES), and its `gradient` is the number of the plan in force.
+    Such an event concerns both lanes (`queue` is BOTH_LANES), and its `gradient` is the number of the current plan.
     """
 
     PLAN = 3
-    """This plan holds from here."""
+    """This plan takes effect."""
     FORGOTTEN = 4
-    """Every task was forgotten, because the engine that had them is gone. The next event has a gap of 1."""
+    """All tasks were dropped, because their engine is gone. The next event has a gap of 1."""
     EMPTY = 5
-    """The queue is empty: nothing waits and nothing is in flight. At most one between two drains of the log."""
+    """The queue is empty: nothing waits and nothing is in flight. At most one such event per drain of the log."""
 
 
 class QueueKind(enum.IntEnum):
@@ -49,12 +49,12 @@ class QueueKind(enum.IntEnum):
 
 
 BOTH_LANES = 2
-"""The `queue` of an event that is about both."""
+"""`queue` of an event that concerns both lanes."""
 NO_PLAN = 0xFFFFFFFF
-"""The number of a plan where there is none: order of arrival without limits."""
+"""Plan number for no plan: arrival order without limits."""
 
 EVENT_VERSION = 2
-"""Version of the layout and the kinds below; 1 had no QueueEvent."""
+"""Version of the layout below and of the kinds; version 1 had no QueueEvent."""
 EVENT_DTYPE = np.dtype(
     [
         ("time_s", "<f8"),  # steady clock
@@ -63,24 +63,24 @@ EVENT_DTYPE = np.dtype(
         ("partition", "<u2"),
         ("queue", "u1"),
         ("kind", "u1"),
-        ("gap", "<u4"),  # other than 0 where events before this one are lost
+        ("gap", "<u4"),  # not 0 if events before this one are lost
     ]
 )
-"""One record of the hook's event log; mirrors `struct Event` in core/native/events.h (24 bytes)."""
+"""Layout of an event; mirrors `struct Event` in core/native/events.h (24 bytes)."""
 
 
 MOST_FORWARDS = 1000
-"""Maximum ends of forward passes that are kept: far more than come between two looks."""
+"""Maximum number of forward-pass ends that are kept: far more than occur between two drains."""
 DRAIN_S = 1.0
-"""Seconds between two looks at the events: long enough to cost nothing."""
+"""Seconds between two drains of the event log: long enough to cost nothing."""
 SEEKING_S = 0.25
-"""Seconds between two looks while a job looks for something better."""
+"""Seconds between two drains while a job searches for a better choice."""
 
 
 def unbroken(events: NDArray[Any]) -> Iterator[tuple[bool, NDArray[Any]]]:
-    """`events` (EVENT_DTYPE) in pieces without a gap, each with whether one comes before it.
+    """Yield `events` (EVENT_DTYPE) in pieces without gaps, each with True if a gap precedes it.
 
-    What began before a gap is unknown after it: its finish may be lost, or never come.
+    Tasks that began before a gap are unknown after it: their finish may be lost, or never happen.
     """
     gaps = np.flatnonzero(events["gap"]).tolist()
     for start, end in itertools.pairwise(sorted({0, *gaps, len(events)})):
@@ -88,9 +88,9 @@ def unbroken(events: NDArray[Any]) -> Iterator[tuple[bool, NDArray[Any]]]:
 
 
 UNPROFILED_GRADIENT = 0x80000000
-"""Bit set in the gradient id of a tensor that is not a gradient of the model (a broadcast, say)."""
+"""Bit set in the gradient id of a tensor that is not a gradient of the model, such as a broadcast."""
 
 
 def name_of(gradient: int, arena: bool) -> str:
-    """Return the block or gradient of an id, in words. `arena`: ids are places in the arena; otherwise they count."""
+    """Return the name of a block or gradient. With `arena`, ids are places in the arena; otherwise gradient numbers."""
     return f"block at {gradient * UNIT_BYTES / 2**20:.2f} MiB" if arena else f"gradient {gradient}"

@@ -1,7 +1,7 @@
-"""Files that are written whole or not at all, and read whatever is in them, and whether a place can be written to.
+"""Atomic writes, reads that are safe for any content, and early checks that a path is writable.
 
-Rule of this file: how content reaches its place and comes from it, and the question whether anything can be written
-there, for those who are to know before the work and not after it. What it means is its caller's.
+Rule of this file: how content is written and read, and checks to make before long work rather than after it. What the
+content means is up to the caller.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any, BinaryIO
 from prophet_scheduler.core.errors import UserError
 
 ANYBODY, OWNER = 0o666, 0o600
-"""Modes of a file that is written here, as far as the user's umask allows."""
+"""Modes for new files, before the user's umask."""
 MOST_READ_BYTES = 1 << 30
-"""Maximum bytes of a file that Prophet writes, packed or not."""
+"""Maximum size of a file that Prophet reads, packed or unpacked."""
 
 
 @contextlib.contextmanager
 def whole_file(path: Path, mode: int = ANYBODY) -> Iterator[BinaryIO]:
-    """Open a file to write into. `path` changes only when it is closed. Raises OSError naming `path`; nothing is left
-    then. A device or a pipe is written to as it is.
+    """Open a file for writing. `path` changes only when the file is closed. Raises OSError naming `path`, and then
+    leaves nothing behind. A device or a pipe is written to directly.
 
-    Several processes may write one file at once, on several machines of one file system even: the last has it.
+    Several processes may write the same path at once, even from several machines. The last to close wins.
     """
     part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
@@ -46,19 +46,19 @@ def whole_file(path: Path, mode: int = ANYBODY) -> Iterator[BinaryIO]:
             with contextlib.suppress(OSError):
                 part.unlink()
             raise
-    except OSError as error:  # that of a full disk has no name
+    except OSError as error:  # the error of a full disk has no file name
         error.filename, error.filename2 = str(path), None
         raise
 
 
 def write_whole(text: str, path: Path) -> None:
-    """Write `text` in UTF-8, as `whole_file` does."""
+    """Write `text` in UTF-8, whole or not at all. Raises OSError naming `path`."""
     with whole_file(path) as file:
         file.write(text.encode())
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return all of a regular file. Raises OSError, also for any other: a pipe or a device may have no end."""
+    """Return the content of a regular file. Raises OSError for any other too: a pipe or a device may never end."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -69,13 +69,13 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a regular file in UTF-8. Raises OSError and UnicodeDecodeError."""
+    """Return the UTF-8 text of a regular file. Raises OSError and UnicodeDecodeError."""
     return read_bytes(path).decode()
 
 
 def parse_json(text: str, finite: bool = True) -> Any:
-    """Return the value of a JSON text; an integer beyond 64 bits is a float. Raises ValueError with one line, also for
-    useless JSON: nesting without end, halves of characters and, if all must be `finite`, a number that is not.
+    """Return the value of a JSON text. An integer beyond 64 bits becomes a float. Raises ValueError with one line, also
+    for unusable JSON: too deep nesting, lone surrogates and, with `finite`, numbers that are not finite.
     """
     number = _finite if finite else float
     try:
@@ -85,13 +85,13 @@ def parse_json(text: str, finite: bool = True) -> Any:
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
-        raise ValueError("lists in lists without an end") from None
+        raise ValueError("it is nested too deeply") from None
     return value
 
 
 def _finite(text: str) -> float:
     if not math.isfinite(float(text)):
-        raise ValueError(f"{text[:20]} is no number that there can be")
+        raise ValueError(f"{text[:20]} is not a finite number")
     return float(text)
 
 
@@ -101,29 +101,27 @@ def _whole(digits: str, number: Callable[[str], float]) -> int | float:
 
 
 def require_folder(path: Path, name: str) -> None:
-    """Raises UserError where `path` is no folder to write into and none can be made there. Nothing is made yet.
+    """Raise UserError if `path` is not a writable folder and could not be created as one. This creates nothing.
 
-    `name` is the option or variable that says the path.
+    `name` is the option or variable that gave the path.
     """
     nearest = next(place for place in (path.absolute(), *path.absolute().parents) if os.path.lexists(place))
     if not nearest.is_dir():
-        raise UserError(f"{name}: {nearest} is no folder; name another")
+        raise UserError(f"{name}: {nearest} is not a folder; name another")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise UserError(f"{name}: you may not write into {nearest}; name another folder")
 
 
 def require_places(files: Mapping[str, Path]) -> None:
-    """Raises UserError where one of the files cannot be written, each by its option or variable. Nothing is made yet;
-    `placed` does that.
-    """
+    """Raise UserError if one of the files, by option or variable, cannot be written. `placed` creates their folders."""
     for name, path in files.items():
         if path.is_dir():
             raise UserError(f"{name}: {path} is a folder; name a file in it")
-        if not os.access(path, os.W_OK):  # a device, say, in a folder that is root's
+        if not os.access(path, os.W_OK):  # else it is, say, a writable device in a folder of root's
             require_folder(path.parent, name)
 
 
 def placed(path: Path) -> Path:
-    """Return the file, after making its folder. Raises OSError."""
+    """Return `path` after creating its folder. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return path

@@ -1,7 +1,7 @@
-"""A computation graph with transfers in it: what TicTac, PACE and Caramel schedule.
+"""A computation graph that includes transfers, as scheduled by TicTac, PACE and Caramel.
 
-Rule of this file: the value and its checks. Making one from a model of a framework, and its JSON form, is
-models; scheduling one is a policy's. Times are seconds, sizes bytes.
+Rule of this file: the value and its checks. models/ makes graphs from models of a framework and has their JSON form;
+policies schedule graphs. Times are seconds, sizes bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from prophet_scheduler.core.profile import Profile
 
 
 class OperationKind(StrEnum):
-    """Computing occupies the processor for `time_s`; a transfer puts `size_bytes` on the wire."""
+    """Kind of an operation: computing takes the processor for `time_s`, a transfer puts `size_bytes` on the wire."""
 
     COMPUTE = "compute"
     TRANSFER = "transfer"
@@ -25,7 +25,7 @@ class OperationKind(StrEnum):
 
 @dataclass(frozen=True)
 class Operation:
-    """One node. It may start when all of its `inputs` (names of other operations) have ended."""
+    """Node of a graph. It may start when all its `inputs` (names of other operations) have finished."""
 
     name: str
     kind: OperationKind
@@ -36,9 +36,9 @@ class Operation:
 
 @dataclass(frozen=True)
 class Graph:
-    """Operations and what each waits for; kept in an order in which inputs come first.
+    """Operations with their inputs, kept in topological order.
 
-    Raises UserError for a name that is there twice or nowhere, an impossible time or size, and a cycle.
+    Raises UserError for a duplicate or unknown name, an invalid time or size, and a cycle.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Graph:
         for operation in self.operations:
             at = f"{where}: operation {operation.name!r}"
             if operation.name in seen:
-                raise UserError(f"{at} is there twice")
+                raise UserError(f"{at} is defined twice")
             seen.add(operation.name)
             if not math.isfinite(operation.time_s) or operation.time_s < 0:
                 raise UserError(f"{at}: 'time_s' is {operation.time_s}; it must be 0 or more seconds")
@@ -63,7 +63,7 @@ class Graph:
         for operation in self.operations:
             for name in operation.inputs:
                 if name not in seen:
-                    raise UserError(f"{where}: operation {operation.name!r}: its input {name!r} is no operation")
+                    raise UserError(f"{where}: operation {operation.name!r}: its input {name!r} is not an operation")
         by_name = {operation.name: operation for operation in self.operations}
         try:
             ordered = tuple(by_name[name] for name in _inputs_first(self.operations))
@@ -84,7 +84,7 @@ class Graph:
         return tuple(operation for operation in self.operations if operation.kind is OperationKind.COMPUTE)
 
     def successors(self) -> dict[str, list[str]]:
-        """Return the operations that wait for each, by its name."""
+        """Return the names of the operations that wait for each operation, by name."""
         waiting: dict[str, list[str]] = {operation.name: [] for operation in self.operations}
         for operation in self.operations:
             for name in operation.inputs:
@@ -93,9 +93,9 @@ class Graph:
 
 
 def _inputs_first(operations: Sequence[Operation]) -> Iterable[str]:
-    """Return the names in Kahn's order, first come first. Raises CycleError."""
+    """Return the names in topological order, else in the order given. Raises CycleError."""
     sorter: TopologicalSorter[str] = TopologicalSorter()
-    for operation in operations:  # as they come, whatever waits for them
+    for operation in operations:  # fixes the order of operations that do not depend on each other
         sorter.add(operation.name)
     for operation in operations:
         sorter.add(operation.name, *dict.fromkeys(operation.inputs))
@@ -103,10 +103,10 @@ def _inputs_first(operations: Sequence[Operation]) -> Iterable[str]:
 
 
 def training_graph(profile: Profile) -> Graph:
-    """Return one iteration of a profile as a chain: backward from the last layer, a transfer a gradient, then forward.
+    """Return one iteration of a profile: backward from the last layer, a transfer per gradient, then forward.
 
-    `backward.i` ends when gradient i is generated, `transfer.i` waits for it, and `forward.i` for the transfer
-    and for the layer before.
+    `backward.i` ends when gradient i is generated, and `transfer.i` waits for it. `forward.i` waits for `transfer.i`
+    and the layer before; `forward.0` for the end of backward.
     """
     operations = []
     previous: tuple[str, ...] = ()

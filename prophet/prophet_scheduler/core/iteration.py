@@ -1,10 +1,10 @@
-"""One iteration of a job as the native simulation takes it: operations on the processor, tensors on the wire.
+"""One iteration of a job as input of the native simulation: operations on the processor, tensors on the wire.
 
-Rule of this file: from a profile, and from what travels as one, to the simulation's numbers; no cluster and no policy.
-The simulator and a policy that predicts (policies/algorithms/predictor.py) both begin here.
+Rule of this file: conversion of a profile and its units of transfer to the simulation's numbers. No cluster and no
+policy. Both the simulator and predicting policies (policies/algorithms/predictor.py) start here.
 
-Forward computes layer by layer, then backward goes through the profile's steps. What travels as one is there when the
-most urgent gradient of which it has a part is generated, and the layer of that gradient waits for it.
+Forward computes layer by layer, then backward goes through the profile's steps. A unit of transfer is ready when the
+most urgent gradient in it is generated. The layer of that gradient waits for its return.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from prophet_scheduler.core.cut import Block
 from prophet_scheduler.core.profile import Profile
 
 HEADER_BYTES = 100
-"""Headers of a message, beside its data: those of Ethernet, IP, TCP and the engine."""
+"""Header bytes of a message: those of Ethernet, IP, TCP and the engine."""
 
 
 class Load(NamedTuple):
-    """Unit that travels: its `id` in events and plans, bytes, and the place of its most urgent gradient in the profile.
+    """Unit of transfer: its `id` in events and plans, its bytes, and the index of its most urgent gradient.
 
-    `parts`: the bytes of its partitions, where they are not all of one size.
+    `parts` has the bytes of its partitions if they differ in size.
     """
 
     id: int
@@ -33,14 +33,14 @@ class Load(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The tensors of a list of loads, in its order, and which of them each operation generates."""
+    """Tensors of a list of loads, in the same order, and the indices of those that each operation generates."""
 
     tensors: list[TensorSpec]
     generates: list[list[int]]
 
 
 class Iteration:
-    """The operations of a profile; `backward` is the one that backward begins with."""
+    """Operations of a profile. `backward` is the index of backward's first operation."""
 
     def __init__(self, profile: Profile) -> None:
         layers = len(profile.gradients)
@@ -52,16 +52,16 @@ class Iteration:
         self._generated_by = [steps[gradient.generation_s] for gradient in profile.gradients]
 
     def layout(self, loads: Sequence[Load], *, barrier: bool = False) -> Layout:
-        """Return the tensors of these loads. With a `barrier` forward begins when everything is back."""
+        """Return the tensors of these loads. With a `barrier`, forward waits until all of them are back."""
         generates: list[list[int]] = [[] for _ in self.seconds]
-        # Within a step what belongs to the last layer comes first, as autograd hands gradients over.
+        # Within a step, the last layer comes first: autograd produces gradients in that order.
         for place in reversed(range(len(loads))):
             generates[self._generated_by[loads[place].first]].append(place)
         tensors = [TensorSpec(load.size_bytes, [0 if barrier else load.first], load.parts, load.id) for load in loads]
         return Layout(tensors, generates)
 
     def operations(self, layout: Layout) -> list[OperationSpec]:
-        """Return the operations, one after another, with the tensors that each generates."""
+        """Return the operations as a chain, each with the tensors that it generates."""
         last = len(self.seconds) - 1
         return [
             OperationSpec(seconds, min(place, 1), [place + 1] if place < last else [], layout.generates[place])
@@ -70,5 +70,5 @@ class Iteration:
 
 
 def loads_of(blocks: Sequence[Block]) -> list[Load]:
-    """Return a load for each block, whose first piece is of the most urgent gradient."""
+    """Return a load for each block. A block's first piece belongs to its most urgent gradient."""
     return [Load(block.id, block.size_bytes, block.pieces[0].gradient) for block in blocks]

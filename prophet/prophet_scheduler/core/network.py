@@ -1,4 +1,4 @@
-"""A worker's link, as far as a plan needs to know it.
+"""Model of a worker's link, with the values that plans need.
 
 Rule of this file: immutable values and their validation, in bytes, seconds and bytes per second.
 """
@@ -14,10 +14,10 @@ from prophet_scheduler.core.units import MOST_S
 
 @dataclass(frozen=True)
 class Network:
-    """A worker's link: `E(s) = overhead_s + s / bandwidth` seconds for s bytes.
+    """A worker's link, on which s bytes take `E(s) = overhead_s + s / bandwidth` seconds.
 
-    `bandwidth` is the available rate in bytes per second, `ack_delay_s` the time from the last byte
-    of a push leaving to its acknowledgement being seen.
+    `bandwidth` is the available rate in bytes per second. `ack_delay_s` is the time from sending a push's last byte
+    until its acknowledgement is seen.
     """
 
     bandwidth: float
@@ -31,24 +31,24 @@ class Network:
             raise UserError(f"overhead_s and ack_delay_s must be 0 or more seconds, and at most {MOST_S:g}")
 
     def transfer_s(self, size_bytes: float) -> float:
-        """The paper's E(i) with Eq. 10's f fitted as a fixed overhead and a rate."""
+        """Return the paper's E(i), with f of Eq. 10 fitted as a fixed overhead and a rate."""
         return self.overhead_s + size_bytes / self.bandwidth
 
     def to_cover_delay(self, size_bytes: float) -> float:
-        """Return the number of messages of this size that keep the wire busy: one that leaves is replaced when its
-        acknowledgement comes, and the others take at least that long.
+        """Return the number of messages of this size in flight that keeps the wire busy: while one waits for its
+        acknowledgement, the others occupy the wire.
         """
         return 1 + self.ack_delay_s / self.transfer_s(size_bytes)
 
     @property
     def one_at_a_time(self) -> Network:
-        """The network of a sender that waits for each acknowledgement: each message pays for the delay."""
+        """The network for a sender that waits for each acknowledgement: each message pays the delay."""
         return replace(self, overhead_s=self.overhead_s + self.ack_delay_s, ack_delay_s=0.0)
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Seconds of an operation of `size_bytes` with nothing else under way."""
+    """Seconds of an operation of `size_bytes` with nothing else in flight."""
 
     size_bytes: int
     seconds: float

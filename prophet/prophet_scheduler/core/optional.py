@@ -1,7 +1,7 @@
-"""Packages that only some commands need: where they are imported, and what is said where they are not installed.
+"""Import of packages that only some commands need, and the error if they are not installed.
 
-Rule of this file: a table of what to install, and one way to import it. No command is refused for a package that it
-can do without.
+Rule of this file: a table of what to install, and one way to import it. No command fails for a package that it can do
+without.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ INSTALL = {
     # MXNet 1.9.1 uses np.bool, which NumPy 1.24 removed.
     "mxnet": "pip install mxnet==1.9.1 numpy==1.23.5",
 }
-"""Commands that install each from the index, by the name of its module."""
+"""Command that installs each package from the index, by module name."""
 
 
 class MissingPackage(UserError):
-    """A package that this machine's Python lacks; the message says what needs it and how it is installed."""
+    """A package that this Python lacks. The message says what needs it and how to install it."""
 
 
 def require(*needs: tuple[str, str]) -> None:
-    """Raises MissingPackage that names each package that is not installed, of pairs (one of INSTALL, what for). None is
-    imported.
+    """Raise MissingPackage naming all packages that are not installed. `needs` has pairs of (package in INSTALL,
+    purpose). This imports none of them.
     """
     missing: dict[str, list[str]] = {}
     for package, purpose in needs:
@@ -51,27 +51,27 @@ def require(*needs: tuple[str, str]) -> None:
 
 
 def need(module: str, purpose: str) -> ModuleType:
-    """Import `module`, a part of a package in INSTALL, for `purpose`, which begins the message: "figures", say.
+    """Import and return `module` of a package in INSTALL. `purpose`, such as "figures", begins the error message.
 
-    Raises MissingPackage where it is not installed, or cannot be imported as it is.
+    Raises MissingPackage if it is not installed or cannot be imported.
     """
     package = module.partition(".")[0]
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         reason = f"{error.name} is not installed"
-    except ImportError as error:  # it is there, and does not fit what it was installed beside
+    except ImportError as error:  # installed, but incompatible with other packages
         reason = f"{package} cannot be imported ({str(error).strip().splitlines()[0]})"
     raise MissingPackage(f"{purpose}: {reason}; `{INSTALL[package]}`")
 
 
 def need_pyplot(purpose: str = "figures") -> Any:
-    """matplotlib's pyplot, set up to draw into files and without a screen. Raises MissingPackage."""
+    """Return matplotlib's pyplot, set up to draw into files without a display. Raises MissingPackage."""
     need("matplotlib", purpose).use("Agg")
     return need("matplotlib.pyplot", purpose)
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Writes a figure of matplotlib in the format of the file's name, whole or not at all. Raises OSError."""
+    """Write a matplotlib figure whole or not at all, in the format of the file name's suffix. Raises OSError."""
     with whole_file(path) as file:
         figure.savefig(file, dpi=150, format=path.suffix.removeprefix(".") or "png")

@@ -1,7 +1,7 @@
-"""A plan: the order and limits of transfers, as a value that is swapped whole.
+"""A plan: the order and limits of transfers, as an immutable value.
 
-Rule of this file: the knobs, and how far two settings of them differ; policies make plans, the queue follows them.
-Units are bytes and seconds.
+Rule of this file: the knobs, and how much two plans differ. Policies make plans, the queue follows them. Units are
+bytes and seconds.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 MATERIAL_CHANGE = 0.10
 """Minimum relative change of a plan's inputs that is worth a swap."""
 MATERIAL_SHIFT_S = 0.002
-"""Minimum shift of a deadline that is worth a swap, about the error of predictions. A new choice needs as much."""
+"""Minimum shift of a deadline that is worth a swap: about the prediction error. New predictions need as much change."""
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """A more urgent gradient is predicted: `rank` is its rank, `time_s` when, after backward began."""
+    """Prediction that a gradient of this `rank` is generated `time_s` after backward began."""
 
     time_s: float
     rank: int
@@ -31,14 +31,14 @@ class Deadline:
 
 @dataclass(frozen=True)
 class QueuePlan:
-    """The four knobs for one queue. Every system in the literature is a setting of them.
+    """The four knobs of one queue. Every system in the literature corresponds to a setting of them.
 
-    `order`: rank of each gradient id, 0 first; None means arrival order. An id that is not in it is its own rank, since
-    the front end gives ids in forward order: an empty order is forward order before a profile is known.
-    `credit`: bytes allowed in flight; None means unlimited. A task always goes when nothing is in
-    flight, so a credit of 1 means one slice at a time.
-    `deadlines`: predicted arrivals that a less urgent transfer must not run past.
-    `groups`: group of each gradient id; a group travels as one, once every member is there.
+    `order`: rank of each gradient id, 0 first; None means arrival order. An id without an entry is its own rank. The
+    front end gives ids in forward order, so an empty order is forward order before a profile is known.
+    `credit`: bytes allowed in flight; None means unlimited. A task may always start when nothing is in flight, so a
+    credit of 1 means one slice at a time.
+    `deadlines`: predicted arrivals of gradients, past which no less urgent transfer may run.
+    `groups`: group of each gradient id. A group travels as one, once all its members are ready.
     """
 
     order: Mapping[int, int] | None = None
@@ -49,14 +49,14 @@ class QueuePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """Order and limits of transfers: a value, swapped whole. `Plan()` is arrival order, unlimited.
+    """Order and limits of transfers, replaced only as a whole. `Plan()` is arrival order without limits.
 
-    `generation_s` and `size_bytes` (per gradient id) and `network` are what the queue needs to turn
-    a deadline into a decision: when the iteration began, and how long a transfer takes. A plan with groups is
-    taken up when the next iteration begins, which the generation times tell.
-    `deadline_slack_s` is how late a prediction may come true before the queue stops waiting for it.
-    `cut` is where this worker's policy would have blocks begin and end, None where it leaves that as it is. It is not
-    the queue's: a cut holds once all workers have agreed on it, and the plan must make sense under any.
+    From `generation_s` and `size_bytes` (per gradient id) and `network`, the queue derives what it needs to apply
+    deadlines: when the iteration began, and how long a transfer takes. A plan with groups takes effect when the next
+    iteration begins, which the queue detects from the generation times.
+    `deadline_slack_s` is how late a predicted gradient may be before the queue stops waiting for it.
+    `cut` is the cut that this worker's policy wants, None to keep the current one. The queue ignores it: a cut takes
+    effect once all workers have agreed on it, and the plan must make sense under any cut.
     """
 
     push: QueuePlan = field(default_factory=QueuePlan)
@@ -70,7 +70,7 @@ class Plan:
 
 
 def plan_changed(old: Plan, new: Plan) -> bool:
-    """Return True if `new` differs from `old` enough to be worth a swap."""
+    """Return True if `new` differs enough from `old` to be worth a swap."""
 
     def moved(a: float | None, b: float | None) -> bool:
         if a is None or b is None:

@@ -1,7 +1,7 @@
-"""A plan as bytes, the one form in which the native part takes it: the hook, the queue, the simulator and a record.
+"""Encoding of a plan as bytes, the only form that the hook, the queue, the simulator and event records take.
 
-Rule of this file: the layout that core/native/plan_codec.h reads, and how a Plan is written in it. Units are
-bytes and seconds.
+Rule of this file: the layout that core/native/plan_codec.h reads, and how to encode a Plan in it. Units are bytes and
+seconds.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 MAGIC = b"PRPHPLAN"
 VERSION = 1
-"""Version of the layout. The native part takes no other."""
+"""Version of the layout. The native part accepts no other."""
 UNLIMITED = 2**64 - 1
-"""The credit of a lane without a limit."""
+"""Credit of a lane without a limit."""
 NO_GROUP = -1
 UNKNOWN_S = -1.0
 """Generation time of a gradient whose time is unknown."""
@@ -70,7 +70,7 @@ def encode_plan(plan: Plan) -> bytes:
 
 
 def _gradients(plan: Plan, half: QueuePlan) -> NDArray[Any]:
-    """Return a row for every gradient that the plan mentions, in ascending order of id."""
+    """Return a row for each gradient in the plan, in ascending order of id."""
     order = half.order or {}
     rows = [
         (

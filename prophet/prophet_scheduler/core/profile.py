@@ -1,4 +1,4 @@
-"""A job's gradients: sizes, and when each is generated and needed.
+"""A job's gradients: their sizes, and when each is generated and needed.
 
 Rule of this file: immutable values and their validation. Units are bytes and seconds. Index 0 is always the gradient of
 the first layer: the most urgent one, and the last one generated.
@@ -19,7 +19,7 @@ PROFILE_SCHEMA: Literal[1] = 1
 
 @dataclass(frozen=True)
 class GradientProfile:
-    """One gradient: `size_bytes`, `generation_s` after backward began, `forward_s` of its layer."""
+    """One gradient, generated `generation_s` after backward began. `forward_s` is the forward time of its layer."""
 
     name: str
     size_bytes: int
@@ -31,14 +31,14 @@ class GradientProfile:
 class Profile:
     """A job's gradients in priority order, with the stepwise generation times (paper, section 2.2).
 
-    `gradients[0]` is the most urgent and generated last, so `generation_s` never rises with the
-    index. Raises UserError where that does not hold, or where a size or a time is impossible.
+    `gradients[0]` is the most urgent and generated last, so `generation_s` never rises with the index. Raises UserError
+    if it does, or if a size or a time is invalid.
     """
 
     name: str
     gradients: tuple[GradientProfile, ...]
     ids: tuple[int, ...] = ()
-    """Gradient ids as the hook's events give them, one a gradient; empty means 0, 1, 2, ..."""
+    """Ids of the gradients as in the hook's events, one per gradient; empty means 0, 1, 2, ..."""
 
     def __post_init__(self) -> None:
         where = f"profile {self.name!r}"
@@ -73,7 +73,7 @@ class Profile:
 
     @property
     def rank_by_id(self) -> dict[int, int]:
-        """Place in forward order of each gradient id: that of the first layer is 0."""
+        """Index of each gradient id in forward order; 0 for the first layer."""
         return {id_: rank for rank, id_ in enumerate(self.gradient_ids)}
 
     @property
@@ -82,7 +82,7 @@ class Profile:
         return {id_: g.generation_s for id_, g in zip(self.gradient_ids, self.gradients, strict=True)}
 
     def with_forward(self, forward_s: Mapping[int, float]) -> Profile:
-        """Return the profile with these forward times, in seconds by id; gradients without one keep theirs."""
+        """Return the profile with these forward times (seconds by id). Other gradients keep theirs."""
         rows = zip(self.gradient_ids, self.gradients, strict=True)
         gradients = tuple(replace(row, forward_s=forward_s.get(id_, row.forward_s)) for id_, row in rows)
         return replace(self, gradients=gradients)

@@ -1,8 +1,8 @@
-"""The few environment variables that tune Prophet in a job, whatever its policy: one constant each.
+"""Environment variables that configure Prophet in a job under any policy: one constant each.
 
-Rule of this file: names, defaults and parsing; docs/enabling.md lists the same table for people. What only one policy
-has is in its file in policies/. A constant of this file whose text begins with PROPHET_ is a name that Prophet
-knows; a job warns of any other (policies, unknown_variables).
+Rule of this file: names, defaults and parsing. docs/enabling.md has the same list for users. Settings of one policy
+alone are in its file in policies/. Each value in this file that begins with PROPHET_ is a known name. A job warns of
+any other (policies, unknown_variables).
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from pathlib import Path
 from prophet_scheduler.core.errors import UserError
 
 SCHEDULER = "BYTEPS_SCHEDULER"
-"""Policy of the job; unset means that nothing of Prophet runs."""
+"""Policy of a BytePS job. If unset, Prophet does not run."""
 MLFABRIC = "mlfabric"
-"""Value of that variable for asynchronous training with a coordinator."""
+"""Value of BYTEPS_SCHEDULER for asynchronous training with a coordinator."""
 BYTEPS_ENABLE_ASYNC = "BYTEPS_ENABLE_ASYNC"
-"""BytePS's own: 1 for servers and workers that are not in step."""
+"""BytePS's own variable: 1 for asynchronous servers and workers."""
 DDP_SCHEDULER = "PROPHET_SCHEDULER"
-"""The policy of a job of DistributedDataParallel."""
+"""Policy of a DistributedDataParallel job."""
 OBSERVE = "observe"
-"""Value of that variable for a job that Prophet only watches."""
+"""Value of PROPHET_SCHEDULER for a job that Prophet only watches."""
 DDP_NCCL = "PROPHET_DDP_NCCL"
-"""1 lets Prophet take over DistributedDataParallel on GPUs too, which has not been run on any yet."""
+"""1 lets Prophet take over DistributedDataParallel on GPUs too, which has run on one GPU only."""
 PARTITION_BYTES = "PROPHET_PARTITION_BYTES"
-"""One size in bytes for all blocks, unless BYTEPS_PARTITION_BYTES is set."""
+"""Size in bytes of all blocks, unless BYTEPS_PARTITION_BYTES is set."""
 WATCHDOG_S = "PROPHET_WATCHDOG_S"
-"""Seconds that a ready task may be held with nothing moving before it is released and reported."""
+"""Seconds that a ready task may be held while nothing moves, before it is released and reported."""
 MONITOR_S = "PROPHET_MONITOR_S"
-"""Seconds between two judgements of the network."""
+"""Seconds between two estimates of the network."""
 FUSION = "PROPHET_FUSION"
-"""0 keeps small gradients apart; 1 lets them travel as one tensor."""
+"""0 sends small gradients separately; 1 lets them travel as one tensor."""
 CACHE = "PROPHET_CACHE"
-"""Folder in which what a job learned is kept for its next start; off for none."""
+"""Folder that keeps what a job learned for its next start; "off" for none."""
 PROFILE_IN = "PROPHET_PROFILE_IN"
-"""File with a profile to begin with, as PROPHET_PROFILE_OUT leaves it."""
+"""File with an initial profile, as written by PROPHET_PROFILE_OUT."""
 PROFILE_OUT = "PROPHET_PROFILE_OUT"
 """File for the learned profile, written when the job ends."""
 EVENTS_OUT = "PROPHET_EVENTS_OUT"
@@ -47,40 +47,40 @@ EVENTS_OUT = "PROPHET_EVENTS_OUT"
 STATUS_OUT = "PROPHET_STATUS_OUT"
 """File (JSON) for what Prophet did, written when the job ends."""
 STATUS = "PROPHET_STATUS"
-"""0 for no socket that says what Prophet does while the job runs (watch/sockets.py)."""
+"""0 disables the socket that reports what Prophet does while the job runs (watch/sockets.py)."""
 QUIET = "PROPHET_QUIET"
-"""1 leaves out the lines at the start and the end that say that Prophet works (frontends/lines.py)."""
+"""1 omits the lines at the start and the end in which Prophet says that it works (frontends/lines.py)."""
 RECORD = "PROPHET_RECORD"
-"""Folder in which each worker writes what happens while the job runs (watch/rows.py)."""
+"""Folder in which each worker records what happens while the job runs (watch/rows.py)."""
 RECORD_COMMAND = "PROPHET_RECORD_COMMAND"
-"""1 has the record begin with the job's command line, which may have secrets in it."""
+"""1 records the job's command line too, which may contain secrets."""
 METRICS_PORT = "PROPHET_METRICS_PORT"
-"""Port of a page of figures for Prometheus, plus the process's number on its machine; unset for none."""
+"""Port of a Prometheus page on a machine's first process; process n uses this port plus n. Unset for no page."""
 METRICS_HOST = "PROPHET_METRICS_HOST"
-"""Address at which that page is; this machine alone can see it unless that is set."""
+"""Address of that page. By default only this machine can reach it."""
 STALL_S = "PROPHET_STALL_S"
-"""Seconds without a finished transfer, while some are under way, after which the process ends with status 75."""
+"""Seconds without a finished transfer, while some are in flight, after which the process exits with status 75."""
 COORDINATOR = "PROPHET_COORDINATOR"
-"""HOST:PORT of the job's MLfabric coordinator; unset means that updates go in arrival order."""
+"""HOST:PORT of the job's MLfabric coordinator. If unset, updates go in arrival order."""
 COORDINATOR_TOKEN_FILE = "PROPHET_COORDINATOR_TOKEN_FILE"
-"""The coordinator's file of tokens, or a line of it: `TENANT TOKEN`."""
+"""The coordinator's token file, or one line of it: `TENANT TOKEN`."""
 COORDINATOR_TENANT = "PROPHET_COORDINATOR_TENANT"
-"""Tenant of that file that this job is; not needed if it has one alone."""
+"""Tenant in that file to which this job belongs; not needed if the file has only one."""
 COORDINATOR_BOUND_S = "PROPHET_COORDINATOR_BOUND_S"
 """Seconds that the coordinator may be silent before updates go in arrival order."""
 AGGREGATE = "PROPHET_AGGREGATE"
-"""0 keeps this worker of an asynchronous job from summing others' updates, and from sending its own to be summed."""
+"""0 stops this worker of an asynchronous job from summing others' updates and from having its own summed by others."""
 STALENESS = "PROPHET_STALENESS"
-"""Rounds by which a worker of a job with a coordinator may lead the slowest; 0 is in step, unset is no bound."""
+"""Rounds by which a worker of a job with a coordinator may lead the slowest; 0 for in step, unset for no bound."""
 REPLICA = "PROPHET_REPLICA"
-"""HOST:PORT of the job's `prophet replicate`, which keeps a copy of the model of an asynchronous job."""
+"""HOST:PORT of the job's `prophet replicate`, which keeps a copy of an asynchronous job's model."""
 RESUME = "PROPHET_RESUME"
-"""Model that an asynchronous job begins with: that of the replica at HOST:PORT, or of the file of one."""
+"""Initial model of an asynchronous job: a replica's HOST:PORT, or the file that a replica wrote."""
 NODE = "PROPHET_NODE"
-"""Name of this machine's NIC for the coordinator; workers behind one NIC have one name. The host's name where unset."""
+"""Name of this machine's NIC for the coordinator, the same for all workers behind it; by default the host's name."""
 
 OFF = "off"
-"""Value of PROPHET_CACHE: nothing is kept, and kept results are not used."""
+"""Value of PROPHET_CACHE: keep no results, and use none that were kept."""
 
 BYTEPS_PARTITION_BYTES = "BYTEPS_PARTITION_BYTES"
 BYTEPS_LOCAL_RANK = "BYTEPS_LOCAL_RANK"
@@ -90,11 +90,11 @@ DMLC_NUM_SERVER = "DMLC_NUM_SERVER"
 DMLC_NUM_WORKER = "DMLC_NUM_WORKER"
 DMLC_WORKER_ID = "DMLC_WORKER_ID"
 CHOSEN = "PROPHET_CHOSE_PARTITION_BYTES"
-"""Size that Prophet handed to BytePS in a process whose environment this one has. It is nobody's wish."""
+"""Size that Prophet, not the user, gave to BytePS in a process whose environment this one inherited."""
 USER_NAMESPACE = "PROPHET_USER_NAMESPACE"
-"""Mark of a command that has been started again in a user namespace (lab/testbed/namespaces.py)."""
+"""Set in a command that has restarted in a user namespace (lab/testbed/namespaces.py)."""
 VALIDATE = "PROPHET_VALIDATE"
-"""Nor this: tests set it, and the front ends check at each round and step what must hold of all gradients."""
+"""Set by tests: the front ends check the invariants of all gradients at each round and step."""
 LAB_BUCKET_CAP_MB = "PROPHET_LAB_BUCKET_CAP_MB"
 LAB_DELAY_BOUND = "PROPHET_LAB_DELAY_BOUND"
 LAB_BATCH = "PROPHET_LAB_BATCH"
@@ -104,18 +104,18 @@ LAB_RATES = "PROPHET_LAB_RATES"
 PREFIX = "PROPHET_"
 """Prefix of all of Prophet's own variables."""
 HANDED_ON = frozenset({CHOSEN, USER_NAMESPACE, VALIDATE, LAB_BUCKET_CAP_MB, LAB_DELAY_BOUND, LAB_BATCH, LAB_RATES})
-"""Variables between Prophet's own processes, no settings of a job."""
+"""Variables that Prophet's own processes pass to each other. They are no settings of a job."""
 NAMES = frozenset(
     text for text in tuple(globals().values()) if isinstance(text, str) and text.startswith(PREFIX) and text != PREFIX
 )
-"""Names with the prefix that are known whatever the policy: the constants above."""
+"""Names with the prefix that Prophet knows under any policy: the constants above."""
 
 DEFAULT_PARTITION_BYTES = 128 * 1024
-"""Default for policies with blocks of one size. Bytes in flight delay an urgent gradient, so small is good as long as
-the cost of a message is hidden (docs/decisions/partition-size.md)."""
+"""Default for policies with blocks of one size. Bytes in flight delay an urgent gradient, so small blocks are best as
+long as the cost per message is hidden (docs/decisions/partition-size.md)."""
 LEAST_PARTITION_BYTES = 4096
 MOST_PARTITION_BYTES = 2**31 - 1
-"""BytePS reads the number into an int."""
+"""Maximum of BytePS, which parses the number into an int."""
 DEFAULT_WATCHDOG_S = 1.0
 DEFAULT_MONITOR_S = 5.0
 DEFAULT_METRICS_HOST = "127.0.0.1"
@@ -124,11 +124,11 @@ MOST_PORT = 65535
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of one training process. Sizes in bytes, times in seconds."""
+    """Settings of one training process. Sizes are bytes, times seconds."""
 
     policy: str
     partition_bytes: int | None = None
-    """Size of all blocks, if the user has set one; BytePS's own variable comes first."""
+    """Size of all blocks if the user set one. BytePS's own variable takes precedence."""
     watchdog_s: float = DEFAULT_WATCHDOG_S
     monitor_s: float = DEFAULT_MONITOR_S
     fusion: bool = True
@@ -140,9 +140,9 @@ class Settings:
     stall_s: float | None = None
     nccl: bool = False
     status: bool = False
-    """True for a status socket, which a job has by default."""
+    """True for a status socket, the default in a job."""
     says: bool = False
-    """True for lines at the start and the end that say that it works, which a job has by default."""
+    """True for lines at the start and the end that say that Prophet works, the default in a job."""
     record: Path | None = None
     record_command: bool = False
     metrics_port: int | None = None
@@ -151,7 +151,7 @@ class Settings:
 
     @property
     def outputs(self) -> dict[str, Path]:
-        """Files to write when the job ends, by their variables."""
+        """Files to write when the job ends, by variable."""
         files = {PROFILE_OUT: self.profile_out, EVENTS_OUT: self.events_out, STATUS_OUT: self.status_out}
         return {name: path for name, path in files.items() if path is not None}
 
@@ -162,7 +162,7 @@ class Settings:
 
 
 def number(text: str, where: str, least: float) -> float:
-    """Return the number in `text`, finite and at least `least`. Raises UserError that names `where` it stands."""
+    """Return the number in `text`, finite and at least `least`. Raises UserError naming `where` the text is from."""
     try:
         value = float(text)
     except ValueError:
@@ -178,12 +178,12 @@ def _number(environ: Mapping[str, str], name: str, default: float, least: float)
 
 
 def in_step(environ: Mapping[str, str]) -> bool:
-    """Return True if BytePS's servers answer once all workers have sent, and not each at once."""
+    """Return True if BytePS's servers answer only after all workers have pushed, not each worker at once."""
     return environ.get(BYTEPS_ENABLE_ASYNC, "0") in ("", "0")
 
 
 def users_own_partition_bytes(environ: Mapping[str, str]) -> str | None:
-    """Return the user's own BYTEPS_PARTITION_BYTES; None if Prophet set it, or nobody."""
+    """Return the user's own BYTEPS_PARTITION_BYTES; None if it is unset, or if Prophet set it."""
     text = environ.get(BYTEPS_PARTITION_BYTES)
     return None if text == environ.get(CHOSEN) else text
 
@@ -196,7 +196,7 @@ def _partition_bytes(environ: Mapping[str, str], of_byteps: bool) -> int | None:
     text = users_own_partition_bytes(environ) if of_byteps else None
     if text is None:
         return size
-    # BytePS takes what it cannot read for 0, and then never ends cutting a tensor into parts of 0 bytes.
+    # BytePS parses invalid text as 0, and then loops forever, cutting a tensor into parts of 0 bytes.
     if not text.isdecimal() or not 0 < int(text) <= MOST_PARTITION_BYTES:
         raise UserError(
             f"{BYTEPS_PARTITION_BYTES} is {text!r}; it must be a whole number of bytes, 1 to {MOST_PARTITION_BYTES}"
@@ -205,14 +205,14 @@ def _partition_bytes(environ: Mapping[str, str], of_byteps: bool) -> int | None:
 
 
 def _for_this_rank(path: Path, rank: str) -> Path:
-    """Return the file of a process. Processes of one machine have one environment, so the number of each but the first
-    comes before the suffix.
+    """Return the file of a process. Processes of a machine share one environment, so the file names of all but the
+    first have their number before the suffix.
     """
     return path if rank in ("", "0") else path.with_name(f"{path.stem}.{rank}{path.suffix}")
 
 
 def _cache(environ: Mapping[str, str]) -> Path | None:
-    """Return the folder, by default in the user's cache folder, if there is one (XDG Base Directory Specification)."""
+    """Return the folder, by default in the user's cache folder (XDG Base Directory Specification); None for none."""
     text = environ.get(CACHE, "")
     if text:
         return None if text == OFF else Path(text).absolute()
@@ -229,7 +229,7 @@ def _metrics_port(environ: Mapping[str, str], rank: str) -> int | None:
         raise UserError(f"{METRICS_PORT} is {text!r}; it must be a port, 1 to {MOST_PORT}")
     port = int(text) + (int(rank) if rank.isdecimal() else 0)
     if port > MOST_PORT:
-        raise UserError(f"{METRICS_PORT} is {text!r}; process {rank} of this machine has no port so far above it")
+        raise UserError(f"{METRICS_PORT} is {text!r}; process {rank} here would need a port above {MOST_PORT}")
     return port
 
 
@@ -244,9 +244,9 @@ def _metrics_host(environ: Mapping[str, str]) -> str:
 def from_environ(
     environ: Mapping[str, str] = os.environ, scheduler: str = SCHEDULER, local_rank: str = BYTEPS_LOCAL_RANK
 ) -> Settings:
-    """Read the settings of this process. Raises UserError naming the variable that is wrong.
+    """Read the settings of this process. Raises UserError naming the invalid variable.
 
-    `scheduler` and `local_rank` are the variables in which its engine has the policy and a process's number.
+    `scheduler` and `local_rank` are the engine's variables for the policy and for a process's number on its machine.
     """
 
     def path(name: str) -> Path | None:
@@ -261,7 +261,7 @@ def from_environ(
 
     fusion, policy = switch(FUSION, "1"), environ[scheduler].strip().lower()
     if environ.get(RESUME) and policy != MLFABRIC:
-        raise UserError(f"{RESUME} is for asynchronous jobs, {SCHEDULER}={MLFABRIC}; this one would begin without it")
+        raise UserError(f"{RESUME} is for asynchronous jobs, {SCHEDULER}={MLFABRIC}; this job would start without it")
     return Settings(
         policy=policy,
         partition_bytes=_partition_bytes(environ, scheduler == SCHEDULER),
@@ -285,5 +285,5 @@ def from_environ(
 
 
 def is_first_machine(environ: Mapping[str, str]) -> bool:
-    """Return True if this process is on the job's worker machine 0, or BytePS's variable is not set."""
+    """Return True if this process is on the job's worker machine 0, or if BytePS's DMLC_WORKER_ID is not set."""
     return environ.get(DMLC_WORKER_ID, "0") in ("", "0")

@@ -1,7 +1,7 @@
-"""Status of Prophet in a worker: the file that PROPHET_STATUS_OUT asks for.
+"""Status of Prophet in a worker: the content of the PROPHET_STATUS_OUT file.
 
-Rule of this file: immutable values that a training process can make, and nothing else; lab/records.py reads and checks
-the file. Later fields have a default, so that older files can be read. Times are seconds.
+Rule of this file: only immutable values that a training process can make. lab/records.py reads and checks the file.
+Fields added later have a default, so that older files stay readable. Times are seconds.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from prophet_scheduler.core.units import format_size
 
 @dataclass(frozen=True)
 class LaneStatus:
-    """State of the pushes or the pulls: how many wait to be sent and how many are in flight (not acknowledged, not
-    answered).
+    """State of the pushes or the pulls: the number that waits to be sent, and the number in flight (not acknowledged,
+    or not answered).
 
-    `oldest_gradient` (an id as in events) has been in flight for longest, for `oldest_s` seconds; both are None if
-    nothing is in flight.
+    `oldest_gradient` (an id as in events) has been in flight longest, for `oldest_s` seconds. Both are None if nothing
+    is in flight.
     """
 
     waiting: int = 0
@@ -32,13 +32,13 @@ class LaneStatus:
 
 @dataclass(frozen=True)
 class HookStatus:
-    """Counters of the hook. `why_aside` is empty unless it stepped aside by itself.
+    """Counters of the hook. `why_aside` is the reason if the hook stepped aside on its own, else empty.
 
     `watchdog_releases` counts transfers that were held for PROPHET_WATCHDOG_S without any progress and then released.
-    `unanswered_releases` of them were held because of transfers in flight, none of which had ended for so long; the
-    others were held for predicted ones that did not come.
+    `unanswered_releases` of them waited for transfers in flight, none of which finished in that time. The others waited
+    for predicted gradients that did not appear.
 
-    `still_s` is the time since a task last came, left or was answered; None before the first.
+    `still_s` is the time since a task was last added, started or finished; None before the first.
     """
 
     active: bool
@@ -55,7 +55,7 @@ class HookStatus:
 
 
 def describe_cut(cut: Sequence[Segment]) -> str:
-    """Return the sizes of blocks, in a few words."""
+    """Return the block sizes of a cut in a few words."""
     if not cut:
         return ""
     sizes = sorted({segment.block_bytes for segment in cut})
@@ -68,8 +68,8 @@ def describe_cut(cut: Sequence[Segment]) -> str:
 class ArmStatus:
     """One arm of the job: blocks of `cut`, averaged in this `way` (empty for the usual one).
 
-    An iteration was predicted to take `predicted_s`. After `seen` iterations under this arm and those under others, it
-    is believed to take `believed_s`, with the standard error `error`, as a share.
+    `predicted_s` is the predicted iteration time. `believed_s` is the estimate after `seen` iterations under this arm
+    and those under other arms; `error` is its relative standard error.
     """
 
     cut: tuple[Segment, ...]
@@ -81,13 +81,13 @@ class ArmStatus:
 
     @property
     def words(self) -> str:
-        """Return the arm in a few words."""
+        """The arm in a few words."""
         return f"{self.way} {describe_cut(self.cut)}".strip()
 
 
 @dataclass(frozen=True)
 class ObservedTimes:
-    """Times of a job's iterations without Prophet: medians of `looks` iterations.
+    """Times of a job's iterations without Prophet: medians over `looks` iterations.
 
     An iteration takes `iteration_s`, of which backward computes for `backward_s`. Then all ranks wait `network_s` for
     averages, and this rank waits `others_s` more for slower ranks. `error_s` is the standard error of `network_s`.
@@ -102,22 +102,22 @@ class ObservedTimes:
 
     @property
     def share(self) -> float:
-        """Share of an iteration that waits for the network."""
+        """Fraction of an iteration spent waiting for the network."""
         return self.network_s / self.iteration_s
 
     @property
     def share_error(self) -> float:
-        """Standard error of that share."""
+        """Standard error of that fraction."""
         return self.error_s / self.iteration_s
 
 
 @dataclass(frozen=True)
 class Observed:
-    """One job under PROPHET_SCHEDULER=observe. `times` is None after too few iterations.
+    """A job under PROPHET_SCHEDULER=observe. `times` is None after too few iterations.
 
-    Gradients are in forward order: sizes in bytes, and the times of their generation after backward began.
-    `low_rank_bytes` has the bytes that PowerSGD of rank 1 sends for each. `bucket_bytes` fills one of
-    DistributedDataParallel's buckets, None for its default.
+    Gradients are in forward order: sizes in bytes, and generation times after backward began. `low_rank_bytes` has the
+    bytes that PowerSGD of rank 1 sends for each. `bucket_bytes` is the bucket size of DistributedDataParallel, None for
+    its default.
     """
 
     ranks: int
@@ -130,14 +130,14 @@ class Observed:
     half: bool = False
     """True if gradients travel in half precision."""
     own_hook: str = ""
-    """Communication hook of the job that changes what is sent in an unknown way."""
+    """The job's own communication hook, if its effect on the data sent is unknown."""
     modules: int = 1
-    """Modules of the process; only the first is watched."""
+    """Number of modules in the process; only the first is watched."""
     no_prophet: str = ""
-    """Reason why Prophet would leave the job as it is."""
+    """Reason why Prophet would not take over the job."""
     shards: int = 0
-    """Ranks that share a module's parameters with FSDP2; 0 with DistributedDataParallel. Then a gradient is a module's.
-    """
+    """Ranks that share a module's parameters with FSDP2, where one gradient is a module's; 0 with
+    DistributedDataParallel."""
     keep: bool = False
     """True if FSDP2 keeps parameters after forward."""
     on_host: int = 1
@@ -148,17 +148,16 @@ class Observed:
 
 @dataclass(frozen=True)
 class AgentStatus:
-    """One worker at its end. `stepped_aside` is empty, or the reason why the engine went on in its own order.
+    """One worker when it ended. `stepped_aside` is empty, or the reason why the engine went on in its own order.
 
     `plans` is the number of plans after the first, `agent_cpu_s` the processor time of Prophet's thread. Sizes and
-    credits are bytes; a credit of None is no limit. `network` is None if nothing was measured, `hook` if there was
-    none. `partition_bytes` is the size with which BytePS started; without BytePS it is the size of all blocks, or their
-    maximum.
+    credits are bytes; a credit of None means no limit. `network` is None if it was not measured, `hook` if there is no
+    hook. `partition_bytes` is the size with which BytePS started; without BytePS, the (maximum) size of blocks.
 
-    With `arena`, ids of events are places in the arena (core/cut.py); otherwise they count gradients. `cut` has the
-    segments of the first optimizer's cut at the end, none if none had been agreed on. It changed `recuts` times, last
-    at `last_recut_s` on the clock of the events, for `recut_reason`, when an iteration was predicted to take
-    `recut_predicted_s`. Workers that do not decide have no reason and no prediction.
+    With `arena`, event ids are places in the arena (core/cut.py); otherwise they number the gradients. `cut` has the
+    segments of the first optimizer's last cut, none if no cut was agreed on. It changed `recuts` times, last at
+    `last_recut_s` on the clock of the events, for `recut_reason`, with `recut_predicted_s` as the predicted iteration
+    time. Workers that do not decide have no reason and no prediction.
     """
 
     policy: str
@@ -178,20 +177,20 @@ class AgentStatus:
     recut_predicted_s: float | None = None
     arena: bool = False
     began_warm: bool = False
-    """True if the first plans were made from results kept of an earlier run, or from a given profile."""
+    """True after a warm start: the first plans used results of an earlier run, or a given profile."""
     refused: tuple[str, ...] = ()
-    """Sizes of blocks that were impossible, each with the reason."""
+    """Block sizes that the engine could not apply, each with the reason."""
     kept_was_dropped: str = ""
-    """Reason for dropping those results; empty if they were not dropped."""
+    """Reason for dropping the results of the earlier run; empty if they were not dropped."""
     given_back: str = ""
-    """Advantage of the engine's own way, if it was faster and had the rest of the job."""
+    """Advantage of the engine's own way, if it was faster and took the rest of the job."""
     barrier: bool = False
-    """True if iterations were seen to wait for all averages at the end."""
+    """True if iterations were seen to wait for all averages before the next forward pass."""
     arms: tuple[ArmStatus, ...] = ()
-    """Arms of the job, the fastest first; empty on workers that do not decide."""
+    """Arms of the job, fastest first; empty on workers that do not decide."""
     tuner: str = ""
-    """Present action of the tuner, and its reason."""
+    """Current action of the tuner, and its reason."""
     half: bool = False
     """True if gradients travel in half precision, so that sizes are half of the gradients' own."""
     observed: Observed | None = None
-    """Observations on the first rank under PROPHET_SCHEDULER=observe."""
+    """Observations of the first rank under PROPHET_SCHEDULER=observe, else None."""

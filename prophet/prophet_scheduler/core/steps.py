@@ -1,6 +1,6 @@
-"""The steps of a profile: gradients appear many at nearly the same moment, and then none for a while.
+"""Steps of a profile: many gradients appear at nearly the same moment, and then none for a while.
 
-Rule of this file: from generation times to steps (Prophet, ICPP 2021, section 2.2).
+Rule of this file: conversion of generation times to steps (Prophet, ICPP 2021, section 2.2).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Step:
-    """Gradients `first`..`last` (indices, first is the more urgent) that appear together.
+    """Gradients with indices `first` to `last` (`first` is the most urgent) that appear together.
 
-    `time_s` is when the last of them is there, after backward began; `gap_s` the time since the step before.
+    `time_s` is when the last of them is generated, after backward began; `gap_s` is the time since the step before.
     """
 
     first: int
@@ -31,16 +31,16 @@ class Step:
 
 
 def find_steps(profile: Profile) -> list[Step]:
-    """The stepwise pattern (paper, section 2.2), most urgent step first."""
+    """Return the stepwise pattern of a profile (paper, section 2.2), most urgent step first."""
     return split_times(np.array([gradient.generation_s for gradient in profile.gradients]))
 
 
 def split_times(times: NDArray[Any]) -> list[Step]:
-    """Cuts falling times where the gaps are of another order of magnitude than within a step.
+    """Split descending times into steps at the gaps that are much larger than those within a step.
 
-    The threshold is the widest break, as a ratio, in the sorted gaps; gaps below a five-hundredth of the whole
-    are taken as equal, because they are scheduling noise. Without a clear break (a factor of 3) every gap above that
-    counts.
+    The threshold lies in the widest break of the sorted gaps, taken as ratios. Gaps below 1/500 of the total are noise
+    of the system's scheduler and count as equal. Without a clear break (a factor of 3), each gap above 1/500 separates
+    steps.
     """
     gaps = times[:-1] - times[1:]
     floor = max(float(times[0] - times[-1]) / 500, 1e-9)

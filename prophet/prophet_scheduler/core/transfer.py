@@ -1,4 +1,4 @@
-"""A transfer that has come to its end, as a value: what a record of a run is read into."""
+"""A finished transfer, as read from the record of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prophet_scheduler.core.events import QueueKind
 class Transfer:
     """One partition in one direction: ready at `added_s`, on the wire from `start_s`, done at `finish_s`.
 
-    Seconds on the run's steady clock; `size_bytes` is 0 where the record has no sizes.
+    Times are seconds on the run's steady clock. `size_bytes` is 0 if the record has no sizes.
     """
 
     gradient: int

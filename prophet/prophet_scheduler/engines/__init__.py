@@ -1,1 +1,1 @@
-"""Engines, which move a job's gradients: a package each, with its description as `ENGINE`; registry.py finds all."""
+"""Engines, which move a job's gradients. Each package describes one in its `ENGINE`; registry.py finds all engines."""

@@ -1,6 +1,6 @@
-"""Engines as a job script uses them: a protocol for each framework, and a class for it in each engine.
+"""Interfaces through which job scripts use engines: one protocol per framework, implemented by a class in each engine.
 
-Rule of this file: the protocols. No engine; the frameworks for types alone.
+Rule of this file: the protocols. No engine; frameworks only as types.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ if TYPE_CHECKING:
 
 
 class TorchJobExchange(Protocol):
-    """`rank` and `size` of the workers; `distribute` makes a model and its optimizer those of all workers.
+    """An engine for a PyTorch job, with this worker's `rank` and the number of workers, `size`.
 
-    It is made with `compression="fp16"` where gradients are to travel in half precision, as the engine's own users do
-    that.
+    Constructed with `compression="fp16"`, it sends gradients in half precision, in the way of the engine's own users.
     """
 
     rank: int
@@ -27,13 +26,13 @@ class TorchJobExchange(Protocol):
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
-        """(what to call in place of the model, what to step in place of the optimizer); weights become equal."""
+        """Return (model, optimizer) to use in place of the given ones. All workers then have equal weights."""
 
     def averaged(self, optimizer: torch.optim.Optimizer) -> AbstractContextManager[None]:
-        """Make every `.grad` the average of all workers, from backward to the end of this block.
+        """Return a context, entered after backward, in which each `.grad` is the average of all workers.
 
-        There a script may look at gradients and change them, clip them for instance, and call `optimizer.step()`, which
-        takes them as they are then. `optimizer` is what `distribute` returned.
+        In it a script may read and change gradients, for instance clip them, and then call `optimizer.step()`, which
+        uses them unchanged. `optimizer` is the one that `distribute` returned.
         """
 
     def close(self) -> None:
@@ -41,13 +40,13 @@ class TorchJobExchange(Protocol):
 
 
 class GluonJobExchange(Protocol):
-    """`rank` and `size` of the workers; `trainer` makes one whose `step` updates the weights of all."""
+    """An engine for a Gluon job, with this worker's `rank` and the number of workers, `size`."""
 
     rank: int
     size: int
 
     divisor: int
-    """Argument of `step` for the mean over all workers, as a multiple of the batch of one worker."""
+    """Factor of one worker's batch size in the argument of `step`, for the mean over all workers."""
 
     def trainer(self, network: mx.gluon.Block, settings: Mapping[str, float]) -> mx.gluon.Trainer:
-        """A trainer with SGD (`learning_rate`, `momentum`, ...) of a network that is initialised, shapes and all."""
+        """Return an SGD trainer (`learning_rate`, `momentum`, ...) for all workers. `network` is fully initialised."""

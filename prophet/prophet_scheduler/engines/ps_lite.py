@@ -1,4 +1,4 @@
-"""ps-lite, which BytePS and MXNet's KVStore are built on: its environment of a node (docs/env.md of ps-lite)."""
+"""Environment of nodes in ps-lite, on which BytePS and MXNet's KVStore are built (docs/env.md of ps-lite)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from prophet_scheduler.engines.spec import RunNetwork, is_worker, role_of
 
 
 def environment(node: str, network: RunNetwork) -> dict[str, str]:
-    """Role and addresses of `node`; `DMLC_NODE_HOST` keeps nodes of one machine apart."""
+    """Return the variables with role and addresses of `node`. `DMLC_NODE_HOST` distinguishes nodes of one machine."""
     env = {
         "DMLC_ROLE": role_of(node),
         "DMLC_NUM_WORKER": str(network.workers),
@@ -21,7 +21,7 @@ def environment(node: str, network: RunNetwork) -> dict[str, str]:
 
 
 def message_loss(percent: int) -> dict[str, str]:
-    """Return the variables that lose received messages at random, and send unacknowledged ones again after a second:
-    ps-lite's switches for debugging (src/van.cc, src/resender.h). After ten times in vain the process ends.
+    """Return the variables that drop received messages at random, and resend unacknowledged ones after a second:
+    ps-lite's debugging switches (src/van.cc, src/resender.h). After ten retries the process exits.
     """
     return {"PS_DROP_MSG": str(percent), "PS_RESEND": "1"}

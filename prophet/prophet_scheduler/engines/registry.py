@@ -1,6 +1,6 @@
-"""The engines that are installed, found by their entry points (plugins.py).
+"""Installed engines, found by their entry points (plugins.py).
 
-Rule of this file: what follows from all descriptions together.
+Rule of this file: look-ups over the descriptions of all engines.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def scheduled_engine() -> EngineSpec:
 
 
 def engine_of(base: str) -> EngineSpec:
-    """Return the engine of `base`, a variant of an engine or a policy."""
+    """Return the engine that has `base` as a variant; otherwise `base` is a policy, for the engine with a hook."""
     return next((spec for spec in engines().values() if spec.variant(base) is not None), scheduled_engine())
 
 
 def peers() -> Mapping[str, EngineSpec]:
-    """Return the variants of engines without the hook, by name: alternatives for a user, and Prophet there."""
+    """Return the engine of each variant without a hook, by variant: alternatives for users, some with Prophet."""
     unscheduled = (spec for spec in engines().values() if not spec.scheduled)
     return {variant.name: spec for spec in unscheduled for variant in spec.variants}

@@ -1,7 +1,7 @@
 """Description of an engine, for the rest of Prophet.
 
-Rule of this file: the types of a description, and nothing of any engine. A plugin, or an engine's part in a job script,
-is named by its dotted path (`package.module:name`), since neither may be imported where experiments are read.
+Rule of this file: the types of a description, nothing of a particular engine. Plugins, and classes of engines for job
+scripts, are given by their dotted path (`package.module:name`): code that reads experiments must not import them.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ Framework = Literal["torch", "mxnet"]
 
 STOCK = "stock"
 """Variant with which all others are compared: the engine that Prophet's hook takes over, without Prophet. In a config
-for another engine the word means that engine's first variant.
+for another engine it means that engine's first variant.
 """
 
 
 def is_worker(node: str) -> bool:
-    """Return True if `node` trains."""
+    """Return True if `node` is a worker."""
     return role_of(node) == "worker"
 
 
 def role_of(node: str) -> str:
-    """Return the role of a node: `server` for `server0`."""
+    """Return the role of a node, such as `server` for `server0`."""
     return node.rstrip("0123456789")
 
 
 @dataclass(frozen=True)
 class RunNetwork:
-    """Network of one run as one of its processes sees it.
+    """Network of one run as seen by one of its processes.
 
-    It has `addresses` by node, the `interface` of this process's node, the run's `port`, and a folder for `sockets`.
-    `rates`, by node, are those of links at the start, in bits per second; None without a limit.
+    It has the `addresses` by node, the network `interface` of this process's node, the run's `port`, and a folder for
+    `sockets`. `rates` are the initial rates of links in bits per second, by node; None without a limit.
     """
 
     workers: int
@@ -53,8 +53,8 @@ class RunNetwork:
 class Variant:
     """One way to run an engine, by its name in a config.
 
-    `env` is set in every process, unless the config says otherwise; `exchanges` replace the engine's. `policy` is
-    Prophet's policy, None without Prophet; with one, workers leave Prophet's records.
+    `env` is set in every process, unless the config overrides it. `exchanges` replace the engine's. `policy` is
+    Prophet's policy, None without Prophet. With a policy, workers write Prophet's records.
     """
 
     name: str
@@ -65,14 +65,14 @@ class Variant:
 
 @dataclass(frozen=True)
 class Package:
-    """Distribution and Python package of an engine that is no part of a framework; `install` is the advice."""
+    """Distribution of an engine that is not part of a framework. `install` says how to install it."""
 
     distribution: str
     install: str
 
 
 class TracedWorker(Protocol):
-    """A worker for the reader of a trace: names of its parameters in order, and the lead of its wall clock."""
+    """Data of a worker for reading its trace: parameter names in order, and the offset of its wall clock."""
 
     @property
     def parameters(self) -> Sequence[str]: ...
@@ -82,11 +82,11 @@ class TracedWorker(Protocol):
 
 @dataclass(frozen=True)
 class EngineTrace:
-    """An engine's own record of its transfers, for figures of runs without Prophet's hook.
+    """An engine's own trace of its transfers, for figures of runs without Prophet's hook.
 
-    A contender with the variable `switch` is traced. `folder` is the variable with a worker's folder, in which `file`
-    appears. `settings` maps a number of iterations to the variables that trace as many. `read(file, worker)` returns
-    its transfers, given what the worker's job script wrote.
+    A contender is traced if it sets the variable `switch`. The variable `folder` has a worker's folder, in which `file`
+    appears. `settings` returns the variables that trace a given number of iterations. `read(file, worker)` returns
+    the transfers, with `worker` from the output of the worker's job script.
     """
 
     frameworks: tuple[Framework, ...]
@@ -99,7 +99,7 @@ class EngineTrace:
 
 @dataclass(frozen=True)
 class PartitionSetting:
-    """Size to which an engine cuts tensors, in bytes: the `variable` that sets it, and its `default_bytes`."""
+    """Variable that sets the size to which an engine cuts tensors, and its default in bytes."""
 
     variable: str
     default_bytes: int
@@ -107,79 +107,79 @@ class PartitionSetting:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EngineSpec:
-    """One engine: how it runs, its needs, and its part in an experiment."""
+    """One engine: how to run it, what it needs, and its use in experiments."""
 
     name: str
     words: str
-    """Its name for people."""
+    """Display name."""
     exchanges: Mapping[Framework, str]
     """Dotted path of the class for job scripts (exchange.py has the protocols), by framework."""
     programs: Mapping[str, str] = field(default_factory=dict)
     """Python code that each role runs, except the workers, which run the job script."""
     environment: Callable[[str, RunNetwork], dict[str, str]]
-    """Function (node, network) that returns the environment of this node's process, as the engine's documentation has
-    it.
+    """Function (node, network) that returns the environment of this node's process, according to the engine's
+    documentation.
     """
     prefixes: tuple[str, ...]
-    """Prefixes of the variables that tune it. Those in the shell belong to another job."""
+    """Prefixes of the engine's variables. If set in the shell, these belong to another job."""
     names: tuple[str, ...] = ()
-    """Its variables without a common prefix."""
+    """The engine's variables without a common prefix."""
     settings: tuple[str, ...]
     """Prefixes of the variables that a contender may set."""
     variants: tuple[Variant, ...]
-    """Its variants in an experiment, in the order of lists."""
+    """Variants in experiments, in the order in which to list them."""
     topology: Topology
-    """Links that its bytes use, among which the narrow one is."""
+    """Links that the gradients use, which include the narrow link."""
     package: Package | None = None
     hook: str | None = None
-    """Dotted path of a check of Prophet's hook: (framework) -> (True if it fits, a line); None: not scheduled."""
+    """Dotted path of a check of Prophet's hook: (framework) -> (True if compatible, a line). None without a hook."""
     enable: str = ""
-    """Command that starts a job of it under Prophet; empty if one command is not enough."""
+    """Command that starts a job under Prophet; empty if one command is not enough."""
     check: str | None = None
-    """Dotted path of a check of Prophet without the hook: (framework) -> rows of (item, True if it is as it must be, a
-    line); None if Prophet cannot run so.
+    """Dotted path of a check of Prophet without a hook: (framework) -> rows of (item, True if it is fine, a line). None
+    if Prophet cannot run without a hook.
     """
     faults: str | None = None
     """Dotted path of a check for known faults of the installed engine: () -> (True if it has none, a line, rows of a
-    fault and its effect on a job), or None if it is not installed; None if no faults are known.
+    fault and its effect on a job), or None if it is not installed. None if no faults are known.
     """
     trace: EngineTrace | None = None
     message_loss: Callable[[int], dict[str, str]] | None = None
-    """Function (percent) that returns the environment in which every role loses that share of its messages, and resends
+    """Function (percent) that returns the environment in which each role drops that share of its messages and resends
     them; None if the engine has no such switch.
     """
     partition: PartitionSetting | None = None
-    """Setting of the size to which it cuts tensors; None if a contender cannot set it."""
+    """Setting of the size to which the engine cuts tensors; None if a contender cannot set it."""
     simulated: tuple[Framework, ...] = ()
-    """Frameworks in which the simulator knows it."""
+    """Frameworks with which the simulator supports the engine."""
     unsimulated: str
-    """Reason why a contender has no simulation, and what to do."""
+    """Reason why a contender cannot be simulated, and what to do."""
 
     @property
     def frameworks(self) -> tuple[Framework, ...]:
-        """Frameworks that it serves; the first is the default."""
+        """Frameworks that the engine supports; the first is the default."""
         return tuple(self.exchanges)
 
     @property
     def scheduled(self) -> bool:
-        """True if Prophet's hook can order its transfers, so that every policy runs on it."""
+        """True if Prophet's hook can order the engine's transfers, so that all policies run on it."""
         return self.hook is not None
 
     def has_role(self, node: str) -> bool:
-        """Return True if `node` of a cluster takes part."""
+        """Return True if the engine runs a process on `node` of a cluster."""
         return is_worker(node) or role_of(node) in self.programs
 
     def variant(self, name: str) -> Variant | None:
-        """Return the variant of this name; None if there is none."""
+        """Return the variant of this name, or None."""
         return next((variant for variant in self.variants if variant.name == name), None)
 
     @property
     def stock(self) -> str:
-        """Variant with which its others are compared: the engine as its users run it."""
+        """Name of the variant with which the others are compared: the engine as its users run it."""
         return self.variants[0].name
 
     def called_here(self, base: str) -> str:
-        """Return the name of `base`, a policy or stock, among this engine's variants; else its own."""
+        """Return the name of this engine's variant for `base`, a policy or stock; `base` itself if there is none."""
         if self.scheduled:
             return base
         if base == STOCK:

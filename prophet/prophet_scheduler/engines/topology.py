@@ -1,6 +1,6 @@
 """Bytes of an iteration on each link of a cluster.
 
-Rule of this file: arithmetic of an exchange's shape, without a rate and without an engine.
+Rule of this file: arithmetic of the pattern of an exchange, without rates and engines.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Topology:
-    """`worker_share` of the number of workers: how often a bit of gradients crosses each worker's link, each way.
+    """Links that gradients use. `worker_share(workers)` is how often a bit crosses each worker's link, each way.
 
-    `through_servers`: whether the servers' links together carry the bits of all workers, once each way.
+    `through_servers` is True if the servers' links together carry the bits of all workers, once each way.
     """
 
     worker_share: Callable[[int], float]
@@ -22,5 +22,5 @@ class Topology:
 
 PARAMETER_SERVER = Topology(lambda workers: 1.0, through_servers=True)
 ALL_REDUCE = Topology(lambda workers: 2 * (workers - 1) / workers, through_servers=False)
-"""Minimum that p workers send, whatever the algorithm (Thakur, Rabenseifner and Gropp 2005;
+"""All-reduce with the least traffic that any algorithm needs (Thakur, Rabenseifner and Gropp 2005;
 simulate/collectives.py)."""

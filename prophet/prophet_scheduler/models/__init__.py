@@ -1,1 +1,1 @@
-"""Models without training them: graphs, profiles, published sizes and times."""
+"""Models without training: graphs, profiles, and published sizes and times."""

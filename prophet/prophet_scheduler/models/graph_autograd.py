@@ -1,7 +1,7 @@
-"""Graphs of a job's forward pass, from the operations that autograd has seen.
+"""Graphs of a job's forward pass, from the operations that autograd recorded.
 
-Rule of this file: from the outputs of a forward pass to steps, and from steps with measured times to a graph. Nothing
-of the program runs for it, so it works for any model that trains. Only operations that need a gradient are in it.
+Rule of this file: conversion of the outputs of a forward pass to steps, and of steps with measured times to a graph. It
+runs no code of the program, so it works for any model that trains. A graph has only operations that need a gradient.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from prophet_scheduler.core.graph import Graph
 from prophet_scheduler.models.graph_patterns import ForwardStep, Pattern, worker_graph
 
 VIEWS = frozenset({"Alias", "Expand", "Permute", "Reshape", "Slice", "Squeeze", "T", "ToCopy", "Transpose", "View"})
-"""Operations that only view a tensor in another way, by autograd's names."""
+"""Operations that only return another view of a tensor, by autograd's names."""
 
 
 def steps_of_outputs(outputs: Iterable[Any], name_of: Mapping[int, str]) -> list[ForwardStep]:
-    """Return the steps that lead to `outputs` (tensors of torch), inputs first.
+    """Return the steps that lead to `outputs` (torch tensors), inputs first.
 
-    `name_of` has the name of each parameter that travels, by its id; others are left out. A view of a parameter (VIEWS)
-    is no step: the steps that use it read the parameter.
+    `name_of` has the name of each parameter that travels, by the parameter's id(); others are left out. A view of a
+    parameter (VIEWS) is not a step: the steps that use the view read the parameter.
     """
     steps: list[ForwardStep] = []
     step_of: dict[Hashable, str | None] = {}
-    """Step of each node of autograd; None if it is none."""
+    """Step of each autograd node; None if the node is not a step."""
     parameters_of: dict[Hashable, tuple[str, ...]] = {}
-    """Parameters that the users of a node read, if the node is no step."""
+    """For nodes that are not steps: the parameters that their users read."""
     roots = [output.grad_fn for output in outputs if getattr(output, "grad_fn", None) is not None]
     stack = [(root, False) for root in reversed(roots)]
     while stack:
@@ -56,7 +56,7 @@ def steps_of_outputs(outputs: Iterable[Any], name_of: Mapping[int, str]) -> list
 
 
 def _operation(node: Any) -> str:
-    """Return the name of the operation, such as `T` for the node `TBackward0`."""
+    """Return the name of a node's operation, such as `T` for `TBackward0`."""
     name: str = node.name()
     return name.partition("Backward")[0]
 
@@ -72,11 +72,11 @@ def graph_of_steps(
     layer_s: Mapping[str, float],
     travels: Mapping[str, Sequence[str]] | None = None,
 ) -> Graph:
-    """Return the forward pass of `steps` with its transfers in front (Pattern.RECEIVE), in order of `transfer_bytes`.
+    """Return the forward pass of `steps`, preceded by its transfers (Pattern.RECEIVE) in the order of `transfer_bytes`.
 
-    A transfer is a parameter, or with `travels` a block; `travels` has the blocks of each parameter. `layer_s` has the
-    seconds of the layer that reads each parameter. A layer with several parameters has its time with one of them, and
-    steps without parameters count as nothing.
+    A transfer is a parameter or, with `travels`, a block; `travels` has the blocks of each parameter. `layer_s` has the
+    seconds of the layer that reads each parameter. A layer with several parameters has its time listed with one of
+    them. Steps without parameters take no time.
     """
     counted: set[str] = set()
     times_s = {}

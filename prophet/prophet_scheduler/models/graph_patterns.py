@@ -1,7 +1,7 @@
-"""Graphs of a worker's iteration from the forward pass of a model.
+"""Graphs of a worker's iteration, from the forward pass of a model.
 
-Rule of this file: no framework; graph_autograd.py and prophet_mxnet/graph.py make the `ForwardStep`s of a model. Sizes
-are bytes, times seconds, work is in floating-point operations (a multiplication and an addition are two).
+Rule of this file: no framework. graph_autograd.py and prophet_mxnet/graph.py make the `ForwardStep`s of a model. Sizes
+are bytes, times seconds, work is floating-point operations (a multiplication and an addition count as two).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from prophet_scheduler.core.graph import Graph, Operation, OperationKind
 
 
 class Pattern(StrEnum):
-    """Parts of a worker's iteration. Computing is called `forward.STEP` and `backward.STEP`.
+    """Parts of a worker's iteration in a graph. Computing operations are named `forward.STEP` and `backward.STEP`.
 
-    RECEIVE: each parameter is received, then forward: inference, and the forward part of TicTac.
-    WORKER: the same, then backward, and `gradient.PARAMETER` is sent: a worker of TicTac's parameter server.
+    RECEIVE: receive each parameter, then forward, as in inference and in the forward part of TicTac.
+    WORKER: the same, then backward, and send `gradient.PARAMETER`: a worker with TicTac's parameter server.
     """
 
     RECEIVE = "receive"
@@ -28,10 +28,10 @@ class Pattern(StrEnum):
 
 @dataclass(frozen=True)
 class ForwardStep:
-    """One operation of the forward pass: `inputs` are the steps and `parameters` the parameters that it reads.
+    """One operation of the forward pass, which reads the steps `inputs` and the parameters `parameters`.
 
-    `product_flops` is the work of matrix products and convolutions, whose backward pass is one such product for each
-    operand that needs a gradient; `other_flops` is all other work, and its backward pass is taken to be as much again.
+    `product_flops` is the work of matrix products and convolutions. Their backward pass is one such product for each
+    operand that needs a gradient. `other_flops` is all other work; its backward pass is assumed to be as much again.
     """
 
     name: str
@@ -50,15 +50,15 @@ def worker_graph(
     flops_per_s: float | None = None,
     times_s: Mapping[str, float] | None = None,
 ) -> Graph:
-    """Return the graph of `pattern` for a forward pass whose `steps` come with inputs first.
+    """Return the graph of `pattern` for a forward pass with `steps` in topological order.
 
-    A parameter that several steps read is one transfer, and its gradient waits for all of them. Transfers come in the
-    order of `parameter_bytes`; empty and unread ones are left out. Backward mirrors forward from the first step with a
-    parameter on, because what depends only on the model's input needs no gradient. The loss follows all steps that no
-    other step reads.
+    A parameter that several steps read is one transfer, and its gradient waits for all of them. Transfers are in the
+    order of `parameter_bytes`, without empty and unread ones. Backward mirrors forward from the first step with a
+    parameter on, because values that depend only on the model's input need no gradient. The loss follows all steps that
+    no other step reads.
 
-    An operation takes `times_s[its name]`, as measured, or else its work at `flops_per_s`. Raises UserError for an
-    operation with neither, a time for no operation, and an impossible rate.
+    An operation takes the measured `times_s[its name]`, or else its work at `flops_per_s`. Raises UserError for an
+    operation with neither, a time of an unknown operation, and an invalid rate.
     """
     if flops_per_s is not None and not (math.isfinite(flops_per_s) and flops_per_s > 0):
         raise UserError(f"graph {name!r}: 'flops_per_s' is {flops_per_s}; it must be above 0")
@@ -92,7 +92,7 @@ def worker_graph(
     known = {operation.name for operation in graph.computing}
     for timed in measured_s:
         if timed not in known:
-            raise UserError(f"graph {name!r}: 'times_s' names {timed!r}, which computes nothing in it; take it out")
+            raise UserError(f"graph {name!r}: 'times_s' names {timed!r}, which is no computing operation; remove it")
     return graph
 
 

@@ -1,6 +1,6 @@
-"""Profiles in files: reading, checking and writing the JSON form of a Profile.
+"""Profile files: reading, checking and writing a Profile as JSON.
 
-Rule of this file: files; zoo/ makes the built-in profiles, and learn/profiler.py learns one from a running job.
+Rule of this file: files only. zoo/ makes the built-in profiles, and learn/profiler.py learns one from a running job.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RECORD = "record one with PROPHET_PROFILE_OUT=FILE"
 
 @dataclass(frozen=True)
 class GradientEntry:
-    """One gradient in a profile's file: see GradientProfile."""
+    """One gradient in a profile file; see GradientProfile."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012, as pydantic reads it
     name: str
@@ -31,7 +31,7 @@ class GradientEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileFile:
-    """File of a profile; `source` says how it was made. Gradients are in forward order, times in seconds."""
+    """Profile file. `source` says how the profile was made. Gradients are in forward order, times in seconds."""
 
     schema: Literal[1] = PROFILE_SCHEMA
     name: str = ""
@@ -40,15 +40,15 @@ class ProfileFile:
 
 
 def save_profile(profile: Profile, path: Path, source: str) -> None:
-    """Write `profile` as JSON, whole or not at all; `source` says how it was made."""
+    """Write `profile` as JSON, whole or not at all. `source` says how it was made."""
     entries = [GradientEntry(g.name, g.size_bytes, g.generation_s, g.forward_s) for g in profile.gradients]
     record = ProfileFile(name=profile.name, source=source, gradients=entries)
     write_whole(json.dumps(dataclasses.asdict(record), indent=1) + "\n", path)
 
 
 def load_profile(path: Path) -> Profile:
-    """Read a profile. Raises UserError naming the file, the key and what to do."""
-    from pydantic import TypeAdapter, ValidationError  # only a job that is given a profile needs it
+    """Read a profile. Raises UserError with the file, the key and what to do."""
+    from pydantic import TypeAdapter, ValidationError  # needed only in jobs with a given profile
 
     try:
         file = TypeAdapter(ProfileFile).validate_json(read_text(path), strict=True)
@@ -70,8 +70,8 @@ def load_profile(path: Path) -> Profile:
 
 
 def find_profile(source: str) -> Profile:
-    """Return the built-in profile of that name, or that of the file. Raises UserError."""
-    from prophet_scheduler.models import zoo  # a job writes its profile without them
+    """Return the built-in profile of that name, or the profile in that file. Raises UserError."""
+    from prophet_scheduler.models import zoo  # not needed in jobs, which only save profiles
 
     if source in zoo.MODELS:
         return zoo.profile(source)

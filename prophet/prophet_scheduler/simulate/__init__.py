@@ -1,6 +1,6 @@
-"""The simulator: a job on a network under a scheduler, on a virtual clock.
+"""Simulator of a job on a network under a scheduler, on a virtual clock.
 
-The queue, the policies and the session are those of a job; only computing, links and servers are imitated
+The queue, the policies and the session are those of a real job. Only computing, links and servers are simulated
 (core/native/simulator.h). `prophet simulate CONFIG` is its command.
 """
 

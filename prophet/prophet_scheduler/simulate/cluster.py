@@ -1,4 +1,4 @@
-"""Machines of a simulation: links, servers, costs of a message, variation of computing.
+"""Machines of a simulation: links, servers, message costs, and variation of computing times.
 
 Rule of this file: values and their checks. Rates are bytes per second, times seconds.
 """
@@ -17,38 +17,38 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.iteration import HEADER_BYTES
 
 RateSteps = tuple[tuple[float, float], ...]
-"""Rate over time: (from when, bytes per second), by time, the first from 0. Empty: no limit."""
+"""Rate over time: (start time, bytes per second), by time, the first at 0. Empty means no limit."""
 MESSAGES_TO_ANSWER = 4
-"""Latencies from a push's departure to its answer: arrival, acknowledgement, request of the pull, answer."""
+"""Number of latencies from a push to the answer of its pull: push, acknowledgement, pull request, answer."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of a message beside its bytes; the defaults are those of the testbed on two cores.
+    """Costs of messages in addition to their bytes. By default there are none but the headers.
 
-    `docs/simulator.md` says how they were measured: none is fitted to an iteration time.
+    `docs/simulator.md` says how those of the testbed were measured.
     """
 
     overhead_s: float = 0.0
-    """Time of a message on a worker's link beside its bytes, each way."""
+    """Time of a message on a worker's link in addition to its bytes, each way."""
     latency_s: float = 0.0
-    """Time from the departure of the last byte to the receiver's reaction."""
+    """Time from sending the last byte to the receiver's reaction."""
     header_bytes: int = HEADER_BYTES
-    """Header of every message; an acknowledgement or a request is only a header."""
+    """Header of each message; acknowledgements and requests have nothing else."""
     sum_rate: float = 0.0
-    """Bytes per second that a server adds up; 0 for no limit."""
+    """Bytes per second that a server sums; 0 for no limit."""
     server_overhead_s: float = 0.0
-    """Time of a server for a message with data, in or out, one after another."""
+    """Time of a server for each message with data, in or out, one after another."""
     burst_bytes: float = 0.0
-    """Bytes that a link may catch up at once after idling, as a token bucket allows; 0 for a wire."""
+    """Maximum burst of a link after idling, as in a token bucket; 0 for a plain wire."""
     piece_bytes: float = 0.0
-    """Maximum piece of a collective's operation. Pieces go one after another, each with the latency; 0 for no limit."""
+    """Maximum piece of a collective's operation; 0 for no limit. Pieces go one after another, each with the latency."""
     meanwhile: float = 0.0
     """Share of a collective's latency, from 0 to 1, that passes while the bytes are on the wire."""
     operation_s: float = 0.0
-    """Processor time of the workers for a collective's operation, one operation after another."""
+    """Processor time of the workers for each operation of a collective, one after another."""
     operation_rate: float = 0.0
-    """Bytes per second of a collective that processors move and add beside the wire; 0 for no limit."""
+    """Bytes per second of a collective that the workers' processors handle; 0 for no limit."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -60,10 +60,10 @@ class Costs:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Workers and servers. `links` gives a node's rate both ways (`worker0`, `server1`, ...).
+    """Workers and servers. `links` gives the rate of a node (`worker0`, `server1`, ...) in both directions.
 
-    Other nodes have links without a limit. In a collective, the channel has the least rate of any worker. Raises
-    UserError for an impossible cluster.
+    The links of other nodes have no limit. With collectives, the channel has the rate of the slowest worker. Raises
+    UserError for an invalid cluster.
     """
 
     workers: int
@@ -85,26 +85,26 @@ class Cluster:
 
     @property
     def nodes(self) -> list[str]:
-        """Nodes in the simulation's order."""
+        """Nodes in the simulation's order: workers, then servers."""
         workers = [f"worker{index}" for index in range(self.workers)]
         return workers + [f"server{index}" for index in range(self.servers)]
 
 
 def check_rate(where: str, steps: RateSteps) -> None:
-    """Raise UserError unless `steps` are a rate over time."""
+    """Raise UserError unless `steps` are a valid rate over time."""
     if not steps:
         return
     if steps[0][0] != 0 or any(later <= earlier for (earlier, _), (later, _) in itertools.pairwise(steps)):
-        raise UserError(f"{where}: a rate over time starts at 0 s and goes up from there")
+        raise UserError(f"{where}: the times of a rate over time must start at 0 s and increase")
     for at_s, rate in steps:
         if not (math.isfinite(rate) and rate > 0 and math.isfinite(at_s)):
             raise UserError(f"{where}: {rate} bytes per second at {at_s} s; it must be above 0")
 
 
 def with_traffic(steps: RateSteps, traffic: Sequence[tuple[float, float, float]]) -> RateSteps:
-    """Return `steps` less the background traffic, given as (from when, until when, bytes per second).
+    """Return `steps` minus the background traffic, given as (start time, end time, bytes per second).
 
-    Traffic never takes the last hundredth of a link: TCP's fairness leaves something to the job.
+    Traffic leaves at least 1% of a link, since TCP's fairness leaves something for the job.
     """
     if not steps:
         raise UserError("background traffic: the link has no limit; give it a bandwidth")
@@ -125,10 +125,10 @@ def compute_scale(
     stragglers: Mapping[int, float] | None = None,
     seed: int = 0,
 ) -> list[list[float]]:
-    """Return the factors of computing times, by worker and iteration.
+    """Return factors of computing times, by worker and iteration.
 
-    `jitter` is the standard deviation of their logarithm (0.05 for about 5%): times are skewed to the right, as
-    measured ones are. `stragglers` has a worker's factor in every iteration.
+    `jitter` is the standard deviation of their logarithm (0.05 for about 5%): times are skewed to the right, as in
+    measurements. `stragglers` has additional factors by worker, for all its iterations.
     """
     drawn = np.exp(np.random.default_rng(seed).normal(0.0, jitter, (workers, iterations)))
     for worker, factor in (stragglers or {}).items():

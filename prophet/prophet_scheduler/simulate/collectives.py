@@ -1,13 +1,13 @@
-"""Costs of an exchange of s bytes under the collective algorithms of the papers.
+"""Cost of all-reducing s bytes with the collective algorithms of the papers.
 
-Rule of this file: formulas, each with its source. Every one is affine in s, so a `Network` holds it, and a policy that
-plans with E(s) plans for a collective as it does for a link. Nothing here moves a byte.
+Rule of this file: formulas, each with its source. Each is affine in s, so a `Network` can represent it: a policy that
+plans with E(s) can plan for a collective as for a link. Nothing here moves any data.
 
 The model is that of Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH",
-IJHPCA 19(1), 2005: a message of s bytes between any two workers takes alpha + s beta, a worker sends one and receives
-one at a time, in both directions at full rate, and adding s bytes takes s gamma. Here alpha is `latency_s`, beta is
-1 / `bandwidth`, gamma is 1 / `reduction_rate`, and p is `workers`. All workers are alike and ready. Caramel (section
-4.2) and PACE (after Eq. 1) measure such a line instead of computing it.
+IJHPCA 19(1), 2005. A message of s bytes between any two workers takes alpha + s beta. A worker sends one message and
+receives one at a time, at full rate in both directions. Adding s bytes takes s gamma. Here alpha is `latency_s`, beta
+is 1 / `bandwidth`, gamma is 1 / `reduction_rate`, and p is `workers`. All workers are alike and start together. Caramel
+(section 4.2) and PACE (after Eq. 1) measure such a line instead of computing it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Work(NamedTuple):
 
 
 def ring(workers: int) -> Work:
-    """Reduce-scatter and allgather round a ring: 2(p-1) alpha + 2 (p-1)/p s beta + (p-1)/p s gamma.
+    """Reduce-scatter and all-gather around a ring: 2(p-1) alpha + 2 (p-1)/p s beta + (p-1)/p s gamma.
 
-    PACE, Eq. 1, which has no alpha; Thakur et al. 2005 have the two halves with it.
+    PACE, Eq. 1, but without alpha; Thakur et al. 2005 have both halves with it.
 
-    The shuffle of Dean and Ghemawat (2008), which Caramel's experiments use (section 6.3), costs the same: every worker
-    sends each other one its share, adds what it got, and sends the sum to all. In p-1 rounds it sends and receives s/p,
-    twice. Messages to different workers at once and shared switches set them apart in a real cluster, not here.
+    The shuffle of Dean and Ghemawat (2008), which Caramel's experiments use (section 6.3), costs the same. Each worker
+    sends every other worker its share, adds the shares it received, and sends the sum to all. So in p-1 rounds, twice,
+    it sends and receives s/p. In a real cluster, concurrent messages and shared switches make a difference; not here.
     """
     share = (workers - 1) / workers
     return Work(2 * (workers - 1), 2 * share, share)
@@ -44,27 +44,27 @@ def ring(workers: int) -> Work:
 def tree(workers: int) -> Work:
     """Reduce to one worker along a binomial tree, then broadcast: ceil(lg p) (2 alpha + 2 s beta + s gamma).
 
-    Thakur et al. 2005, the binomial trees of broadcast and of reduce. Whole vectors, no pipelining.
+    The binomial trees for broadcast and reduce of Thakur et al. 2005, with whole vectors and no pipelining.
     """
     depth = math.ceil(math.log2(workers))
     return Work(2 * depth, 2 * depth, depth)
 
 
 def double_tree(workers: int) -> Work:
-    """Two binary trees with half of the vector each, in many blocks: 2 ceil(lg p) alpha + 2 s beta + s gamma.
+    """Two binary trees, each for half of the vector in many blocks: 2 ceil(lg p) alpha + 2 s beta + s gamma.
 
     Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel
-    Computing 35(12), 2009: a worker is inside one tree and a leaf of the other, so it sends s bytes to reduce and s to
-    broadcast. This is the limit of a perfect pipeline. It leaves out the cost of filling it and the latency of its
-    blocks, so it is a lower bound, and yet above `ring` for few workers.
+    Computing 35(12), 2009. A worker is an inner node of one tree and a leaf of the other, so it sends s bytes to reduce
+    and s to broadcast. This is the limit of a perfect pipeline: a lower bound without the cost of filling the pipeline
+    and the latency of its blocks. Even so, it exceeds `ring` for few workers.
     """
     return Work(2 * math.ceil(math.log2(workers)), 2, 1)
 
 
 def recursive_doubling(workers: int) -> Work:
-    """Partners exchange whole vectors in lg p rounds: lg p (alpha + s beta + s gamma).
+    """Exchange of whole vectors between partners in lg p rounds: lg p (alpha + s beta + s gamma).
 
-    Thakur et al. 2005. If p is no power of two, see `_fold`.
+    Thakur et al. 2005. If p is not a power of two, see `_fold`.
     """
     rounds, extra = _fold(workers)
     return Work(rounds + 2 * extra, rounds + 2 * extra, rounds + extra)
@@ -73,8 +73,8 @@ def recursive_doubling(workers: int) -> Work:
 def halving_doubling(workers: int) -> Work:
     """Rabenseifner's algorithm: 2 lg p alpha + 2 (p-1)/p s beta + (p-1)/p s gamma.
 
-    Reduce-scatter by recursive halving, then allgather by recursive doubling: Thakur et al. 2005, and Figure 4c of
-    Caramel. If p is no power of two, see `_fold`.
+    Reduce-scatter by recursive halving, then all-gather by recursive doubling: Thakur et al. 2005, and Figure 4c of
+    Caramel. If p is not a power of two, see `_fold`.
     """
     rounds, extra = _fold(workers)
     share = 1 - 1 / 2**rounds
@@ -91,16 +91,16 @@ COLLECTIVES: Mapping[str, Callable[[int], Work]] = MappingProxyType(
         "halving-doubling": halving_doubling,
     }
 )
-"""Algorithms by the name in a config."""
+"""Algorithms by their name in a config."""
 
 
 def collective_cost(
     name: str, workers: int, latency_s: float, bandwidth: float, reduction_rate: float | None = None
 ) -> Network:
-    """Return the line E(s) of the algorithm `name`.
+    """Return the line E(s) of the algorithm `name` for 2 or more `workers`.
 
-    There are 2 or more `workers`. `latency_s` is seconds a message, `bandwidth` and `reduction_rate` are bytes per
-    second. Without a `reduction_rate`, adding takes no time.
+    `latency_s` is in seconds per message, `bandwidth` and `reduction_rate` in bytes per second. Without a
+    `reduction_rate`, adding takes no time.
     """
     work = COLLECTIVES[name](workers)
     per_byte = work.sent / bandwidth + (work.added / reduction_rate if reduction_rate is not None else 0.0)
@@ -108,10 +108,10 @@ def collective_cost(
 
 
 def _fold(workers: int) -> tuple[int, int]:
-    """Return (rounds among the greatest power of two of the workers, 1 if some are left over).
+    """Return (lg of the largest power of two up to `workers`, 1 if workers are left over, else 0).
 
-    MPICH (allreduce of 2005 and since) lets each worker left over send its vector to a neighbour, which adds it and
-    sends the result back at the end: 2 alpha + 2 s beta + s gamma more.
+    In MPICH (allreduce since 2005), each worker left over sends its vector to a neighbour, which adds it and sends the
+    result back at the end. This costs another 2 alpha + 2 s beta + s gamma.
     """
     rounds = workers.bit_length() - 1
     return rounds, int(workers != 1 << rounds)

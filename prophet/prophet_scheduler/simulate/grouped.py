@@ -1,13 +1,13 @@
-"""Policies that form groups: they learn from a run without groups, and their groups are fixed before the real run.
+"""Policies that form groups: they learn from a run without groups, and form their groups before the real run.
 
-Rule of this file: the run to learn from, and what follows from it; run.py makes any run.
+Rule of this file: the learning run, and what is derived from it. run.py performs all runs.
 
-In a job the front end fuses once, so such a policy needs a profile before it starts. Here the same cluster runs the
-same job first, under the plan of a policy that knows nothing: mostly order of arrival, one at a time. Generation times
-and E(s) are estimates from that run's events, as for policies that learn while they run. A collective has no servers,
-and its one lane of events is enough. No event gives the forward time of a layer, since a job that waits for its network
-looks as if it computed. PACE and Caramel have the framework's trace of operations for that, so here it comes from the
-run's trace (Definition.traced).
+In a job the front end fuses gradients only once, so such a policy needs a profile before it starts. Here the same
+cluster first runs the same job under the plan of the policy without any knowledge: mostly arrival order, one at a time.
+Generation times and E(s) are estimated from that run's events, as for policies that learn while they run. With a
+collective, events of one lane are enough. Forward times of layers cannot be derived from events, in which waiting for
+the network looks like computing. PACE and Caramel take them from the framework's trace of operations, so here they come
+from the run's trace (Definition.traced).
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from prophet_scheduler.simulate.job import Job, alone, fused_by_plan, job_of_pro
 from prophet_scheduler.simulate.run import Options, SimulatedRun, simulate
 
 WHOLE = 1 << 31
-"""Partition size that leaves every tensor whole."""
+"""Partition size that cuts no tensor."""
 
 
 def grouped(
     profile: Profile, cluster: Cluster, policy: Policy, options: Options, *, barrier: bool = False
 ) -> tuple[Job, Options] | None:
-    """Return the job with the policy's groups as tensors, and the plan for them; None if the policy forms no groups.
+    """Return the job with the policy's groups as tensors, and options with their plan; None if it forms no groups.
 
-    On a collective a group is cut only by its policy. With a `barrier` the job's forward begins when all are back
-    (job_of_profile). Raises UserError if the job cannot go on.
+    With collectives, only the policy cuts a group. With a `barrier`, forward begins when all gradients are back
+    (job_of_profile). Raises UserError if the simulated job cannot make progress.
     """
     if not policy.plan(profile, Network(1e9, 1e-3)).push.groups:
         return None
@@ -59,9 +59,9 @@ def grouped(
 def learn(
     profile: Profile, cluster: Cluster, policy: Policy, options: Options
 ) -> tuple[Profile, Network | None, float]:
-    """Return (profile, network, jitter in seconds) from some iterations, each gradient by itself and nothing planned.
+    """Return (profile, network, jitter in seconds) from a few iterations with ungrouped gradients and no knowledge.
 
-    Raises UserError if the job cannot go on.
+    Raises UserError if the simulated job cannot make progress.
     """
     first = replace(options, plan=policy.plan(None, None), iterations=LEARNING_ITERATIONS)
     run = simulate(job_of_profile(profile, alone(profile)), cluster, None, first)
@@ -74,12 +74,12 @@ def learn(
 
 
 def with_forward(profile: Profile, run: SimulatedRun) -> Profile:
-    """Return `profile` with each layer's median forward time in the trace of a run, each gradient by itself."""
+    """Return `profile` with each layer's median forward time in the trace of a run with ungrouped gradients."""
     trace = run.computing[run.computing["iteration"] >= WARM_UP]
     seconds = trace["finished_s"] - trace["started_s"]
     gradients = []
     for tensor, gradient in zip(profile.gradient_ids, profile.gradients, strict=True):
-        # The operations of job_of_profile: forward by layer, then backward. One that takes no time leaves no trace.
+        # job_of_profile numbers forward's operations by layer. Operations that take no time are not in the trace.
         layer = seconds[trace["operation"] == tensor]
         gradients.append(replace(gradient, forward_s=float(np.median(layer)) if len(layer) else 0.0))
     return replace(profile, gradients=tuple(gradients))

@@ -1,6 +1,6 @@
-"""Work of a simulation's workers: operations on the processor, tensors on the wire, and who waits for whom.
+"""Work of the workers in a simulation: operations on the processor, tensors on the wire, and their dependencies.
 
-Rule of this file: from a profile to numbers for the native simulation; no cluster, no policy.
+Rule of this file: conversion of a profile to numbers for the native simulation. No cluster, no policy.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from prophet_scheduler.core.profile import Profile
 
 @dataclass(frozen=True)
 class Job:
-    """One iteration of a worker: `tensors[i]` travels as one, and carries the gradients `members[i]`, or parts of them.
+    """One iteration of a worker. `tensors[i]` travels as one, with the gradients `members[i]` or parts of them.
 
-    Operations come in the order in which the processor prefers them. `backward` is the first of the backward pass.
-    `recut` makes the same job of another cut; None if it cannot be cut.
+    Operations are in the order in which the processor prefers them. `backward` is the index of backward's first
+    operation. `recut` returns the same job under another cut; None if it cannot be cut.
     """
 
     name: str
@@ -32,11 +32,11 @@ class Job:
     """Bytes of each tensor."""
     backward: int | None = None
     ids: tuple[int, ...] = ()
-    """Ids of tensors in tasks and events; empty for their places."""
+    """Ids of tensors in tasks and events; empty for their indices."""
     generates: tuple[tuple[int, ...], ...] = ()
-    """Tensors that each operation helps to generate, in a job that can be cut."""
+    """Tensors that each operation helps to generate."""
     cut: Cut | None = None
-    """Cut whose blocks the tensors are; None if they are whole gradients."""
+    """Cut that made the tensors; None if they are whole gradients."""
     recut: Callable[[Cut], Job] | None = None
 
     @property
@@ -52,11 +52,11 @@ def job_of_profile(
     barrier: bool = False,
     parts: Mapping[int, Sequence[int]] | None = None,
 ) -> Job:
-    """Return a job with forward layer by layer, then backward in the profile's steps; tensors are whole gradients.
+    """Return a job with forward layer by layer, then backward in the profile's steps. Tensors have whole gradients.
 
-    `members`: the gradients that travel as one, for each tensor. `barrier`: forward begins when everything is back, as
-    with BytePS's own optimizer; without it each layer waits for its own gradient. `parts`: the bytes of the partitions
-    of tensors that their policy cuts.
+    `members`: the gradients of each tensor, which travel as one. `barrier`: forward begins when everything is back, as
+    with BytePS's own optimizer; without it, each layer waits for its own gradient. `parts`: the partition sizes in
+    bytes of those tensors that the policy cuts.
     """
     sizes = [gradient.size_bytes for gradient in profile.gradients]
     loads = [
@@ -74,10 +74,10 @@ def job_of_cut(
     barrier: bool = False,
     registered: Sequence[int] | None = None,
 ) -> Job:
-    """Return the job of `job_of_profile` with the blocks of `cut` as tensors, as Prophet's front end has it.
+    """Return the job of `job_of_profile` with the blocks of `cut` as tensors, as in Prophet's front end.
 
-    Without `fusion` no block has more than one gradient. `registered`: the gradients' places in the profile, in the
-    order in which the model registers them and the arena has them; None for forward order.
+    Without `fusion`, no block has more than one gradient. `registered`: the gradients' indices in the profile, in the
+    order in which the model registers them, and so in the arena's order; None for forward order.
     """
     order = range(len(profile.gradients)) if registered is None else registered
     sizes = [profile.gradients[place].size_bytes for place in order]
@@ -105,12 +105,12 @@ def _job(profile: Profile, loads: Sequence[Load], members: Sequence[Sequence[int
 
 
 def alone(profile: Profile) -> list[list[int]]:
-    """Return the members of tensors of one gradient each, as with BytePS's own optimizer."""
+    """Return the members for tensors of one gradient each, as with BytePS's own optimizer."""
     return [[index] for index in range(len(profile.gradients))]
 
 
 def fused_by_plan(profile: Profile, plan: Plan) -> tuple[list[list[int]], Plan]:
-    """Return (members of the tensors that a plan's groups make, the plan for these tensors).
+    """Return (members of the tensors formed by a plan's groups, the plan for these tensors).
 
     A tensor has the rank of its most urgent member. In a job the front end does the same: a group is one message.
     """

@@ -1,4 +1,4 @@
-"""Measures of a simulated run beyond its iteration times: waits for gradients, use of processor and link.
+"""Measures of a simulated run beyond its iteration times: waits for gradients, processor and link utilisation.
 
 Rule of this file: arithmetic on the records of worker 0. Times are seconds.
 """
@@ -17,12 +17,12 @@ from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.simulate.run import WORKER, SimulatedRun
 
 BINS = 200
-"""Points of an iteration's utilisation over time."""
+"""Number of points of an iteration's utilisation over time."""
 
 
 @dataclass(frozen=True)
 class OverTime:
-    """One iteration in equal parts from backward to backward: the processor's share, and bytes per second."""
+    """One iteration, from backward to backward, in equal bins: processor utilisation and bytes per second."""
 
     period_s: float
     processor: list[float]
@@ -32,7 +32,7 @@ class OverTime:
 
 @dataclass(frozen=True)
 class Measures:
-    """Part of results.json that only a simulated policy has; `events` is the number of simulated events."""
+    """Measures in results.json for simulated policies only. `events` is the number of simulated events."""
 
     wait_by_gradient_s: list[float]
     processor_utilisation: float
@@ -43,8 +43,8 @@ class Measures:
 
 
 def measures(run: SimulatedRun, profile: Profile, warmup: int) -> Measures:
-    """Return the measures of results.json: medians over the whole iterations after `warmup`."""
-    whole = range(warmup, run.marks.shape[1] - 1)  # the next forward pass ends in the run
+    """Return the measures for results.json: medians over the complete iterations after the first `warmup`."""
+    whole = range(warmup, run.marks.shape[1] - 1)  # all but the last, whose next forward pass is not in the run
     waits = np.array([waits_of(run, profile, iteration) for iteration in whole])
     shares = [utilisation(run, iteration, 1) for iteration in whole]
     last = whole[-1]
@@ -64,7 +64,7 @@ def waits_of(run: SimulatedRun, profile: Profile, iteration: int) -> list[float]
     """Return the seconds that forward waits for each gradient in an iteration of worker 0 (paper, Eq. 2 and 3).
 
     Gradient i is back at u(i), and p(i) = max(p(i-1), u(i)) + forward seconds of layer i. The wait for gradient i > 0
-    is (u(i) - p(i-1))+, and for gradient 0 it is u(0) - c(0). Their sum is the paper's T_wait.
+    is (u(i) - p(i-1))+. The wait for gradient 0 is u(0) - c(0). Their sum is the paper's T_wait.
     """
     marks = run.marks[WORKER][iteration]
     returned = _returned(run, profile, iteration, marks["backward_s"], run.marks[WORKER][iteration + 1]["backward_s"])
@@ -77,7 +77,7 @@ def waits_of(run: SimulatedRun, profile: Profile, iteration: int) -> list[float]
 
 
 def _returned(run: SimulatedRun, profile: Profile, iteration: int, begin_s: float, end_s: float) -> NDArray[np.float64]:
-    """Return when all of each gradient was back, from the events between these times."""
+    """Return when each gradient was completely back, from the events between `begin_s` and `end_s`."""
     pulls = run.events["queue"] == QueueKind.PULL
     last = QueueKind.PULL if pulls.any() else QueueKind.PUSH  # a collective has no pulls
     events = run.events[(run.events["kind"] == EventKind.FINISH) & (run.events["queue"] == last)]
@@ -96,10 +96,8 @@ def _returned(run: SimulatedRun, profile: Profile, iteration: int, begin_s: floa
 def utilisation(
     run: SimulatedRun, iteration: int, bins: int = BINS
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return (share of the processor, bytes per second up, and down) of worker 0, in `bins` equal parts of an
-    iteration.
-
-    The iteration is from backward to backward.
+    """Return (processor utilisation, bytes per second up, bytes per second down) of worker 0, in `bins` equal parts of
+    an iteration from backward to backward.
     """
     marks = run.marks[WORKER]
     edges = np.linspace(marks[iteration]["backward_s"], marks[iteration + 1]["backward_s"], bins + 1)
@@ -109,7 +107,7 @@ def utilisation(
     rates = []
     for down in (0, 1):
         messages = run.links[run.links["down"] == down]
-        # A message that a token bucket lets through at once has no length; it counts at its moment.
+        # A message that passes a token bucket at once has no duration, so it gets a very short one.
         lengths = np.maximum(messages["finished_s"] - messages["started_s"], width / 1e3)
         ends = messages["started_s"] + lengths
         rates.append(_spread(messages["started_s"], ends, messages["bytes"] / lengths, edges) / width)
@@ -119,10 +117,10 @@ def utilisation(
 def _spread(
     begin: NDArray[Any], end: NDArray[Any], weights: NDArray[Any], edges: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the integral over each bin of the sum of `weights[i]` between `begin[i]` and `end[i]`."""
+    """Return, for each bin, the integral of the sum of all `weights[i]` from `begin[i]` to `end[i]`."""
 
     def before(times: Sequence[float] | NDArray[Any]) -> NDArray[np.float64]:
-        """Return the integral up to each edge of the sum of steps of `weights` at `times`."""
+        """Return, for each edge, the integral up to it of the sum of steps of `weights` at `times`."""
         order = np.argsort(times)
         ranked, total = np.asarray(times)[order], np.concatenate([[0.0], np.cumsum(weights[order])])
         moment = np.concatenate([[0.0], np.cumsum(weights[order] * ranked)])

@@ -1,22 +1,21 @@
-"""Replay of a recorded schedule: a job's queue decides again on the events of its record.
+"""Replay of a recorded schedule: a queue decides again on the events in a job's record.
 
-Rule of this file: the replay as a pure function of a record, and its result in words; no file. Times are seconds of the
+Rule of this file: the replay as a pure function of a record, and its result in words. No file. Times are seconds of the
 record's clock.
 
-The events of a record are in the order of the calls of the queue, each with the time of its call. So the same
-additions, finishes and plans go into a queue of the same kind. At each recorded start the queue must allow a start in
-that lane at that time, and choose that task. Starts that it would have allowed earlier do not count: a host asks when
-its thread gets there.
+A record has the calls to the queue in order, each with its time. The replay feeds the same additions, finishes and
+plans to a queue of the same kind. At each recorded start, this queue must allow a start in that lane at that time, and
+choose that task. It may have allowed the start earlier: a host asks only when its thread gets there.
 
-The record lacks requests of a host without an answer. They matter in two ways. First, the watchdog counts the time of a
-held task from then on. So the replay asks without starting anything (`look`) after each event, and when the queue said
-to ask again. The host asked a little later, so whatever it was allowed is allowed here. Second, pushes may go again
-once a request for pulls was in vain. So the replay keeps all times until when pushes may have had to wait for requests,
-and allows a push if one of them allows it.
+The record does not have the calls in which a host asked in vain. They matter in two ways. First, from such a call on,
+the watchdog counts the time of a held task. So the replay asks without starting anything (`look`) after each event, and
+at each time at which the queue said to ask again. The host asked a little later, so the replay allows whatever the host
+was allowed. Second, pushes may go again once the pull lane was asked in vain. So the replay keeps all possible times
+until which pushes may have had to wait, and allows a push if any of them does.
 
-After lost events, or another decision of the queue, its state is unknown. The replay begins again at the next event
-that says that nothing waited and nothing was in flight. It does not know when that iteration's backward pass began, so
-it may judge a deadline in the rest of the iteration a little differently.
+After lost events, or after a different decision, the state of the queue is unknown. The replay restarts at the next
+event at which the queue was empty. It does not know when that iteration's backward pass began, so its deadlines in the
+rest of that iteration may differ slightly.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from prophet_scheduler.core.event_record import EventRecord
 from prophet_scheduler.core.events import NO_PLAN, EventKind, QueueEvent, QueueKind
 
 OVER = 0.0
-"""Any past time: pushes need not wait, and the next pull does not make them wait."""
+"""A time in the past, for pushes that need not wait. Unlike NO_REQUEST, the next pull does not make them wait."""
 
 
 class Task(NamedTuple):
@@ -44,10 +43,10 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True)
 class Difference:
-    """Difference between the record and the queue at event `index` (from 0).
+    """Difference between the record and the replay at event `index` (from 0).
 
-    `recorded` started, in lane `kind`, at `time_s`; the queue would start `decided` then, or nothing before `retry_at`.
-    `unknown` is True if the event's task was not there to start or to finish.
+    In the record, task `recorded` started in lane `kind` at `time_s`. The replay's queue would start `decided` then, or
+    nothing before `retry_at`. `unknown` is True if the event finishes a task that was not in flight.
     """
 
     index: int
@@ -61,7 +60,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Unchecked:
-    """Events from `first` up to `end` (exclusive) with an unknown state of the queue, `decisions` unchecked."""
+    """Events `first` to `end` (exclusive), with `decisions` unchecked in an unknown state, after `lost` lost events."""
 
     first: int
     end: int
@@ -71,7 +70,7 @@ class Unchecked:
 
 @dataclass(frozen=True)
 class Replay:
-    """Result of a replay: the number of decisions that are the `same` as recorded, and the rest."""
+    """Result of a replay. `same` is the number of decisions equal to the record."""
 
     same: int
     differences: tuple[Difference, ...]
@@ -85,12 +84,12 @@ class Replay:
 
 
 def replay(record: EventRecord) -> Replay:
-    """Decide again on a record. Raises UserError if a plan is missing, or is another Prophet's."""
+    """Replay a record. Raises UserError if a plan is missing, or has the format of another version of Prophet."""
     return _Replayer(record).run()
 
 
 class _Replayer:
-    """Queue beside the record. `_queue` is None while its state is unknown; nothing is checked then."""
+    """Replay in progress. `_queue` is None while its state is unknown; nothing is checked then."""
 
     def __init__(self, record: EventRecord) -> None:
         self._record = record
@@ -98,7 +97,7 @@ class _Replayer:
         self._tasks: dict[int, Task] = {}
         self._flying: dict[tuple[QueueKind, Task], deque[int]] = defaultdict(deque)
         self._retry_at: dict[QueueKind, float] = {}
-        self._waits = {NO_REQUEST}  # until when pushes may have to let requests go first
+        self._waits = {NO_REQUEST}  # possible times until which pushes let requests go first
         self._next_id = 0
         self._same = 0
         self._plans = 0
@@ -115,7 +114,7 @@ class _Replayer:
         self._begin(0, NO_PLAN)
         forgotten = False
         for index, (time_s, gradient, size, partition, lane, kind, gap) in enumerate(zip(*columns, strict=True)):
-            # FORGOTTEN is also the next event's gap of 1.
+            # After FORGOTTEN, the next event has a gap of 1 without any loss.
             if gap > forgotten:
                 self._lose(index, gap - forgotten)
             forgotten = kind == QueueEvent.FORGOTTEN
@@ -165,7 +164,7 @@ class _Replayer:
             queue.finish(lane, flying.popleft(), time_s)
 
     def _ask(self, now: float) -> None:
-        """Do what a host's loops do after an event, without starting anything."""
+        """Ask both lanes, as a host's loops do after an event, without starting anything."""
         if self._queue is None:
             return
         self._waits = {OVER if NO_REQUEST < until <= now else until for until in self._waits}
@@ -180,7 +179,7 @@ class _Replayer:
         return task
 
     def _ask_again(self, queue: TwoLaneQueue, now: float) -> None:
-        """Do what they do if they were to ask again before `now`."""
+        """Ask at all times before `now` at which the queue said to ask again."""
         for lane in QueueKind:
             while (at := self._retry_at.get(lane, now)) < now:
                 if self._look(queue, lane, at) is not None or self._retry_at[lane] <= at:
@@ -188,14 +187,14 @@ class _Replayer:
 
     def _take_up(self, queue: TwoLaneQueue, number: int) -> None:
         if number != NO_PLAN and number not in self._record.plans:
-            raise UserError(f"the record names plan {number} and does not have it")
+            raise UserError(f"the record names plan {number} but does not contain it")
         try:
             queue.set_plan(None if number == NO_PLAN else self._record.plans[number])
         except ValueError as error:
             raise UserError(f"plan {number} of the record cannot be read: {error}") from None
 
     def _begin(self, index: int, plan: int) -> None:
-        """Begin with a queue that has no task, from event `index` on."""
+        """Start at event `index` with an empty queue."""
         self._end_of_unknown(index)
         self._forget()
         if index > 0:
@@ -221,7 +220,7 @@ class _Replayer:
             self._queue.clear()
             self._forget()
         elif not self._queue.empty:
-            raise UserError(f"event {index} says that nothing waits or is in flight, and something does")
+            raise UserError(f"event {index} says that the queue is empty, but it is not")
 
     def _differs(self, difference: Difference) -> None:
         self._differences.append(difference)
@@ -235,14 +234,14 @@ class _Replayer:
 
 
 def story(result: Replay) -> list[str]:
-    """Return lines for people: the decisions, the differences, and the unchecked parts."""
+    """Return the result as lines of text: the decisions, the differences, and the unchecked parts."""
     count = len(result.differences)
     plans = f"under {result.plans} plan{'' if result.plans == 1 else 's'}"
     if count == 0:
         same = "all the same" if result.same else "none that could be checked"
         lines = [f"{result.decisions:,} decisions {plans}, {same}"]
     else:
-        lines = [f"{result.decisions:,} decisions {plans}, {count:,} otherwise"]
+        lines = [f"{result.decisions:,} decisions {plans}, {count:,} different"]
     lines += [_difference_line(difference) for difference in result.differences]
     lines += [_unchecked_line(piece) for piece in result.unchecked]
     return lines
@@ -252,11 +251,11 @@ def _difference_line(difference: Difference) -> str:
     where = f"event {difference.index} at {difference.time_s:.6f} s"
     task = f"the {difference.kind.name.lower()} of {_name(difference.recorded)}"
     if difference.unknown:
-        return f"{where}: {task} finished, and had not started"
+        return f"{where}: {task} finished without having started"
     if difference.decided is not None:
-        return f"{where}: {task} started, and the queue would start {_name(difference.decided)}"
+        return f"{where}: {task} started, but the queue would start {_name(difference.decided)}"
     retry = "the next event" if difference.retry_at == float("inf") else f"{difference.retry_at:.6f} s"
-    return f"{where}: {task} started, and the queue would start nothing before {retry}"
+    return f"{where}: {task} started, but the queue would start nothing before {retry}"
 
 
 def _name(task: Task) -> str:

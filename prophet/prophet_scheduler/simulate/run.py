@@ -1,6 +1,6 @@
-"""One job on one cluster under one policy: the native simulation, and the session that plans for it.
+"""Simulation of one job on one cluster under one policy, with the session that plans for it.
 
-Rule of this file: an agent's work on the virtual clock; no configuration file, no figure.
+Rule of this file: an agent's work on the virtual clock. No configuration file, no figure.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from prophet_scheduler.simulate.cluster import Cluster, RateSteps
 from prophet_scheduler.simulate.job import Job
 
 WORKER = 0
-"""Worker that is recorded, and whose events the session gets; in a job each worker learns the same for itself."""
+"""Worker that is recorded, and whose events the session gets. In a job, each worker learns the same on its own."""
 EVENTS_AT_ONCE = 1_000_000
-"""Events between two looks at Ctrl-C and the progress."""
+"""Number of events between two checks for Ctrl-C and progress."""
 MOST_TURNS = 20
-"""Maximum looks of the session in an iteration. On a link of some bits per second, one every DRAIN_S would mean
+"""Maximum turns of the session in an iteration. On a link of a few bits per second, one every DRAIN_S would mean
 millions, mostly without any event."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a policy's run. `partition_bytes` is BytePS's. A `plan` stays in force; without one it learns."""
+    """Options of a policy's run. `partition_bytes` is BytePS's. With a `plan`, the policy does not learn."""
 
     iterations: int = 30
     partition_bytes: int = DEFAULT_PARTITION_BYTES
@@ -48,20 +48,20 @@ class Options:
     adapts: bool = False
     """True if the policy's plans may change the cut."""
     barrier: bool = False
-    """True if the session gets to know that iterations wait for all averages, as the front end of such a job sees."""
+    """True to tell the session that iterations wait for all averages, as the front end of such a job would."""
     compute_scale: Sequence[Sequence[float]] = ()
     at_once: int = 0
-    """Maximum operations of a collective in flight; 0 for no limit but the plan's."""
+    """Maximum number of collective operations in flight; 0 for no limit except the plan's."""
 
 
 @dataclass(frozen=True)
 class SimulatedRun:
     """Result of a run. Times are seconds on the virtual clock, which begins at 0.
 
-    `jobs`: (first round, job as it travelled from then on), the first from 0. `marks`: (workers, iterations) with the
-    fields start_s, backward_s and end_s. `record`: worker 0's tasks and plans, as a job keeps them. `computing`: worker
-    0's processor (started_s, finished_s, operation, ...). `links`: its messages on the wire (started_s, finished_s,
-    bytes, down).
+    `jobs`: (first round, job from that round on), the first from round 0. `marks`: (workers, iterations) with the
+    fields start_s, backward_s and end_s. `record`: worker 0's events and plans, as in a job's record. `computing`:
+    operations on worker 0's processor (started_s, finished_s, operation, ...). `links`: its messages on the wire
+    (started_s, finished_s, bytes, down).
     """
 
     jobs: tuple[tuple[int, Job], ...]
@@ -89,7 +89,7 @@ class SimulatedRun:
         return self.record.events
 
     def iteration_s(self, warmup: int = 0) -> NDArray[np.float64]:
-        """Return the times from start to start of all workers' iterations after `warmup`."""
+        """Return the times from start to start of all workers' iterations after the first `warmup`."""
         times: NDArray[np.float64] = np.diff(self.marks["start_s"], axis=1)[:, warmup:]
         return times.ravel()
 
@@ -101,10 +101,10 @@ def simulate(
     options: Options,
     on_iterations: Callable[[int], None] = lambda done: None,
 ) -> SimulatedRun:
-    """Run `job`; without a policy, tasks go in order of arrival without limits, as in stock BytePS.
+    """Simulate `job`. Without a policy and plan, tasks go in arrival order without limits, as in stock BytePS.
 
-    The policy learns as in a job: every `turn_s` a Session gets worker 0's events, and its plans are taken up. The
-    result depends on the arguments only. Raises UserError if the job cannot go on.
+    The policy learns as in a job: every `turn_s` a Session gets worker 0's events, and its plans take effect. The
+    result depends only on the arguments. Raises UserError if the job cannot make progress.
     """
     simulation = Simulation(_spec(job, cluster, options))
     for place, node in enumerate(cluster.nodes):
@@ -119,7 +119,7 @@ def simulate(
     session = None
     if policy is not None and options.plan is None:
         shape = None if cluster.exchange is Exchange.COLLECTIVE else Shape(cluster.workers, cluster.servers)
-        # The network is judged after as many looks as in a job.
+        # Scaled so that the monitor judges the network after as many turns as in a job.
         monitor_s = options.monitor_s * every_s / DRAIN_S
         session = Session(policy, SessionTerms(monitor_s, shape=shape, adapts=options.adapts, learns_order=True))
     layouts = _Layouts(simulation, job)
@@ -165,9 +165,9 @@ def simulate(
 
 
 def turn_s(job: Job, cluster: Cluster) -> float:
-    """Return the seconds between two looks of the session: DRAIN_S, as in a job, or more if an iteration takes minutes.
+    """Return the seconds between two turns of the session: DRAIN_S, as in a job, or more if an iteration takes minutes.
 
-    The minimum time of an iteration is that of its bytes on the slowest worker's link, at the best rate of that link.
+    An iteration takes at least the time of its bytes on the slowest worker's link, at the best rate of that link.
     """
     limited = (cluster.links.get(node, ()) for node in cluster.nodes[: cluster.workers])
     best = [max(rate for _, rate in steps) for steps in limited if steps]
@@ -175,7 +175,7 @@ def turn_s(job: Job, cluster: Cluster) -> float:
 
 
 class _Layouts:
-    """Cuts of one run. All workers take one up in the same round, as in a job."""
+    """Cuts of one run. A cut takes effect in the same round on all workers, as in a job."""
 
     def __init__(self, simulation: Simulation, job: Job) -> None:
         self._simulation = simulation
@@ -189,7 +189,7 @@ class _Layouts:
         return next(job.cut for since, job in reversed(self.rounds) if since <= done)
 
     def want(self, cut: Cut) -> None:
-        """Take up `cut` from the next round at which workers look."""
+        """Use `cut` from the next round on at which workers check for a new one."""
         job = self.rounds[-1][1]
         if cut == job.cut or job.recut is None:
             return
@@ -204,7 +204,7 @@ class _Layouts:
 
 
 def channel(cluster: Cluster) -> RateSteps:
-    """Return a collective's rate over time: that of its slowest worker at each moment."""
+    """Return the rate of collectives over time: that of the slowest worker at each moment."""
     limited = [cluster.links[node] for node in cluster.nodes[: cluster.workers] if cluster.links.get(node)]
     times = sorted({at for steps in limited for at, _ in steps})
     return tuple((at, min(next(r for t, r in reversed(steps) if t <= at) for steps in limited)) for at in times)
@@ -236,7 +236,7 @@ def _spec(job: Job, cluster: Cluster, options: Options) -> ClusterSpec:
 
 
 def _set_plan(simulation: Simulation, plan: Plan | None, encoded: dict[int, bytes]) -> None:
-    """Let all workers take up `plan`, and keep its bytes in `encoded` under its number."""
+    """Give `plan` to all workers, and keep its bytes in `encoded` under its number."""
     if plan is None:
         simulation.set_plan(None)
         return

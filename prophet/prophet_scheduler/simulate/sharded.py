@@ -1,12 +1,12 @@
-"""Jobs with the halves of an all-reduce: FSDP2's, HSDP's, and rounds in two phases.
+"""Jobs with separate halves of an all-reduce: FSDP2, HSDP, and rounds in two phases.
 
-Rule of this file: from a profile to numbers for the native simulation; no cluster, no policy, and no constant of a
-machine. A half is a collective that brings sums to their owners, or brings what each owner has to all.
+Rule of this file: conversion of a profile to numbers for the native simulation. No cluster, no policy, and no constant
+of a machine. The halves are reduce-scatter, which brings sums to their owners, and all-gather, from owners to all.
 
-The program is one chain of operations. Some wait for a collective of the same iteration, some for one of the iteration
-before. Sizes are bytes, times seconds.
+The program is one chain of operations. Some wait for a collective of the same iteration, some for one of the previous
+iteration. Sizes are bytes, times seconds.
 
-Ranks are numbered host by host, and a group of ranks with parts of the same parameters has consecutive numbers.
+Ranks are numbered host by host, and ranks that shard the same parameters have consecutive numbers.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.simulate.job import Job
 
 AHEAD = 2
-"""Modules whose parameters Prophet gathers ahead (prophet_fsdp/order.py)."""
+"""Number of modules whose parameters Prophet prefetches (prophet_fsdp/order.py)."""
 BEHIND = 1.5
-"""Time of gloo's gathering by two ranks right after another one, as a multiple. The ranks begin it at different times,
-and have one connection: the later one's request for bytes waits behind half of what it sends (docs/simulator.md).
+"""Factor of the time of gloo's all-gather of two ranks right after another all-gather. The ranks start it at different
+times, over one connection: the later rank's request for data waits behind half the data that it sends
+(docs/simulator.md).
 """
 
 
@@ -35,10 +36,10 @@ and have one connection: the later one's request for bytes waits behind half of 
 class Sharding:
     """Sharding of a model: each of `replicas` is divided among `shards` ranks. `keeps`: parameters stay gathered after
     forward (reshard_after_forward=False). `scheduled`: under Prophet. `waits`: the program reads all gradients before
-    it uses any, as clipping by their norm does.
+    it uses any, as for clipping by their norm.
 
-    `together` ranks share a host and its link. What stays on the host costs `within` bytes of the link a byte.
-    `message_s`: time until a message's receiver has asked for it.
+    `together` ranks share a host and its link. A byte that stays on the host costs as much as `within` bytes of the
+    link. `message_s` is the time until a message's receiver has asked for it.
     """
 
     shards: int
@@ -53,8 +54,8 @@ class Sharding:
 
 @dataclass
 class _Collective:
-    """Collective that takes `sent` bytes of a host's link, and begins `delay_s` late. `then` and `next_`: places of the
-    operations that wait for it, in the same iteration and in the next one.
+    """Collective that occupies a host's link for `sent` bytes, and starts `delay_s` late. `then` and `next_` have the
+    indices of the operations that wait for it, in the same iteration and in the next.
     """
 
     sent: float
@@ -66,9 +67,8 @@ class _Collective:
 
 @dataclass(frozen=True)
 class _Modules:
-    """Modules of a sharded model: seconds of each in both passes, and its collectives. `gathers` and `again` bring its
-    parameters in forward and in backward, and are empty where nothing has to. `stages` sum its gradients, one after
-    another.
+    """Modules of a sharded model: their seconds in both passes, and their collectives. `gathers` and `again` all-gather
+    parameters in forward and in backward, and are empty if not needed. `stages` reduce gradients, one after another.
     """
 
     forward_s: Sequence[float]
@@ -79,7 +79,7 @@ class _Modules:
 
 
 class _Chain:
-    """Operations, each after the one before."""
+    """Operations that run one after another."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -94,7 +94,7 @@ class _Chain:
         after_last: Iterable[_Collective] = (),
         sends: Sequence[_Collective] = (),
     ) -> None:
-        """Append an operation. It waits for `after` and, of the iteration before, `after_last`; then it `sends`."""
+        """Append an operation. It waits for `after` and, from the previous iteration, `after_last`. Then it `sends`."""
         place = len(self.seconds)
         for collective in after:
             collective.then.append(place)
@@ -106,7 +106,7 @@ class _Chain:
         self._sends.append(list(range(first, len(self.collectives))))
 
     def job(self, name: str, backward: int) -> Job:
-        """Return the job. `backward` is the place of its first operation of backward."""
+        """Return the job. `backward` is the index of backward's first operation."""
         last = len(self.seconds) - 1
         rows = enumerate(zip(self.seconds, self._sends, strict=True))
         sizes = tuple(max(1, round(collective.sent)) for collective in self.collectives)
@@ -127,8 +127,8 @@ class _Chain:
 
 
 def modules_of(profile: Profile) -> tuple[Profile, list[tuple[int, ...]]]:
-    """Return the profile of the modules that a user shards, and each one's gradients: a layer of a list or sequence,
-    such as `encoder.layer.3`, or else a part of the whole model, such as `embeddings`.
+    """Return the profile of the modules that users shard, and the gradients of each. A module is a layer of a list or
+    sequence, such as `encoder.layer.3`, or else a direct child of the model, such as `embeddings`.
     """
     rows = groupby(enumerate(profile.gradients), lambda row: _module_of(row[1].name))
     modules, members = list[GradientProfile](), list[tuple[int, ...]]()
@@ -149,10 +149,10 @@ def _module_of(name: str) -> str:
 
 
 def job_of_shards(profile: Profile, sharding: Sharding) -> tuple[Job, Plan | None]:
-    """Return the job of a model whose modules are sharded, and the plan of its collectives; None for their order.
+    """Return the job of a model with sharded modules, and the plan of its collectives; None for arrival order.
 
-    Each gradient of the profile is that of a module that is sharded by itself. Tensors have the bytes that cross a
-    host's link, in each direction at once. Gloo's own reduce-scatter is an all-reduce inside.
+    Each gradient of the profile is that of a separately sharded module. Tensors have the bytes that cross a host's
+    link, in both directions at once. Gloo's own reduce-scatter is internally an all-reduce.
     """
     generated_s = [*(gradient.generation_s for gradient in profile.gradients), 0.0]
     backward_s = [max(0.0, now - before) for now, before in itertools.pairwise(generated_s)]
@@ -162,7 +162,7 @@ def job_of_shards(profile: Profile, sharding: Sharding) -> tuple[Job, Plan | Non
         2 * _half(sharding, replicas, max(1, sharding.together // shards), min(shards, sharding.together)) / shards
     )
     inside = half if sharding.scheduled else 2 * half
-    # A program that waits for each collective waits for its messages too; else the channel has their delay.
+    # A program that waits for each collective also pays its message delays; otherwise the channel has them.
     message_s = 0.0 if sharding.scheduled else sharding.message_s
     sizes = [gradient.size_bytes for gradient in profile.gradients]
     modules = range(len(sizes))
@@ -200,10 +200,10 @@ def job_of_shards(profile: Profile, sharding: Sharding) -> tuple[Job, Plan | Non
 
 
 def _half(sharding: Sharding, ranks: int, here: int, groups: int) -> float:
-    """Return the bytes that half an all-reduce of one byte by each group takes of a host's link.
+    """Return the bytes that half an all-reduce of one byte, by each group of ranks, puts on a host's link.
 
-    Each host has `here` ranks of each of `groups` groups. Gloo's ring leaves a host once. Under Prophet each part comes
-    to a host once (prophet_fsdp/routes.py).
+    Each host has `here` ranks of each of `groups` groups. Gloo's ring leaves a host once. Under Prophet, each shard
+    arrives at a host once (prophet_fsdp/routes.py).
     """
     if ranks == here:
         return sharding.within * sharding.together * (ranks - 1) / ranks
@@ -211,7 +211,7 @@ def _half(sharding: Sharding, ranks: int, here: int, groups: int) -> float:
 
 
 def _one_by_one(chain: _Chain, model: _Modules) -> int:
-    """Build FSDP2's program over gloo, which waits for each collective. Returns the place of backward."""
+    """Build FSDP2's program over gloo, which waits for each collective. Return the index of backward's start."""
     last = [stage[0] for stage in model.stages[-1:]]
     for module, seconds in enumerate(model.forward_s):
         mine = model.gathers[module : module + 1]
@@ -236,7 +236,7 @@ def _delay_s(collectives: Sequence[_Collective]) -> float:
 
 
 def _scheduled(chain: _Chain, model: _Modules) -> int:
-    """Build the program under Prophet: parameters come ahead, and averages and updates are late."""
+    """Build the program under Prophet: parameters are prefetched, and averages and updates are deferred."""
     count = len(model.forward_s)
     averages = model.stages[-1]
     for module in range(count):
@@ -249,7 +249,7 @@ def _scheduled(chain: _Chain, model: _Modules) -> int:
         for other in reversed(range(max(newest, 0), count if module == count - 1 else newest + 1)):
             chain.add(sends=model.again[other : other + 1])
         chain.add(model.backward_s[module], after=model.again[module : module + 1], sends=[model.stages[0][module]])
-        if len(model.stages) > 1 and module + 1 < count:  # The sum within the shards has come when the next one begins.
+        if len(model.stages) > 1 and module + 1 < count:  # The next stage starts when the shards' sum has arrived.
             chain.add(after=[model.stages[0][module + 1]], sends=[averages[module + 1]])
     if len(model.stages) > 1:
         chain.add(after=[model.stages[0][0]], sends=[averages[0]])
@@ -257,10 +257,10 @@ def _scheduled(chain: _Chain, model: _Modules) -> int:
 
 
 def job_of_phases(profile: Profile, cut: Cut) -> Job:
-    """Return the job of a program that clips by the norm of all gradients, in two phases of blocks of this cut.
+    """Return the job of a program that clips by the norm of all gradients, with the blocks of `cut` in two phases.
 
-    Forward begins when all blocks are reduced; each layer waits for its own blocks to be gathered. Tensors have half of
-    their block's bytes: what they cost on an all-reduce's channel.
+    Forward begins when all blocks are reduced. Each layer waits until its own blocks are gathered. Tensors have half of
+    their block's bytes, which is the cost of one phase on the channel of an all-reduce.
     """
     iteration = Iteration(profile)
     blocks = blocks_of([gradient.size_bytes for gradient in profile.gradients], [0] * len(profile.gradients), cut)

@@ -1,1 +1,1 @@
-"""Reports of a running worker: a status on request, metrics for Prometheus, a record."""
+"""Reports of a running worker: status on request, metrics for Prometheus, and a record."""

@@ -1,6 +1,6 @@
-"""Statistics of a worker's wire from events: rates, the busy share of time, blocks by urgency.
+"""Statistics of a worker's link from events: rates, busy time, and blocks by urgency.
 
-Rule of this file: pure statistics over events (core/events.py); the caller passes the time. Times are seconds of the
+Rule of this file: pure statistics over events (core/events.py); the caller passes the time in. Times are seconds of the
 steady clock, sizes bytes. A training job calls this about once a second with up to some ten thousand events, so no
 code here loops over single events.
 """
@@ -25,9 +25,9 @@ BANDS = 8
 WINDOW_S = 5.0
 """Length of the window for rates; an iteration is often longer than one turn."""
 PERIODS = 50
-"""Iterations in the spread, as many as the profiler looks at."""
+"""Number of iterations in the spread, as many as the profiler uses."""
 MOST_OPEN = 1 << 16
-"""Maximum events kept of unfinished transfers; more come from an engine that forgot them."""
+"""Maximum events kept of unfinished transfers. If there are more, the engine has dropped some of the transfers."""
 
 TRANSFER_DTYPE = np.dtype(
     [
@@ -45,20 +45,20 @@ TRANSFER_DTYPE = np.dtype(
 
 @dataclass(frozen=True)
 class MeterTurn:
-    """Transfers (TRANSFER_DTYPE) that ended in one turn, and the bytes moved in its `seconds`."""
+    """Transfers (TRANSFER_DTYPE) that finished in one turn of `seconds`, and the bytes moved in it."""
 
     seconds: float
     ended: NDArray[Any]
     sent_bytes: int
     received_bytes: int
     busy_s: tuple[float, float]
-    """Busy seconds of pushes and of pulls."""
+    """Busy seconds of the push lane and of the pull lane."""
 
 
 class Meter:
-    """Meter of one worker. `arena`: see name_of.
+    """Meter of one worker. For `arena`, see name_of.
 
-    `all_reduce_ranks` is the number of ranks in an all-reduce, recorded as a push that is its own pull; None for an
+    `all_reduce_ranks` is the number of ranks in an all-reduce, which is recorded as a push without a pull; None for an
     engine with pushes and pulls.
     """
 
@@ -78,7 +78,7 @@ class Meter:
         return self._ranks is not None
 
     def turn(self, now: float, events: NDArray[Any]) -> MeterTurn:
-        """Take in the events since the last turn, in order of time."""
+        """Process the events since the last turn, ordered by time."""
         ended = np.concatenate([np.zeros(0, TRANSFER_DTYPE), *(self._pair(*piece) for piece in unbroken(events))])
         since = self._before if self._before is not None else float(events["time_s"][0]) if len(events) else now
         self._before = now
@@ -97,7 +97,7 @@ class Meter:
         return latest
 
     def flows(self) -> tuple[Flow, Flow]:
-        """Return what was sent and received over the last WINDOW_S."""
+        """Return the traffic (sent, received), with rates over the last WINDOW_S."""
         seconds = sum(turn.seconds for turn in self._turns)
         if seconds <= 0:
             return Flow(self._total[0]), Flow(self._total[1])
@@ -110,7 +110,7 @@ class Meter:
         )
 
     def urgency(self) -> tuple[UrgencyBand, ...]:
-        """Return transfers by the place of their gradient in forward order, the most urgent band first."""
+        """Return current transfers by band of gradients in forward order, most urgent band first."""
         if not self._turns:
             return ()
         top = self._most_id + 1
@@ -130,8 +130,8 @@ class Meter:
         return tuple(rows)
 
     def where(self, ids: list[int]) -> str | None:
-        """State of these gradients' or blocks' transfers: "waiting" if one must still be sent, else "push" or "pull" in
-        flight; None if there is none.
+        """Return the state of these gradients' or blocks' transfers: "waiting" if a push has yet to start, else "push"
+        or "pull" for the transfer in flight or next; None if there is no transfer.
         """
         if np.isin(self._waiting["gradient"][self._waiting["queue"] == QueueKind.PUSH], ids).any():
             return "waiting"
@@ -141,7 +141,7 @@ class Meter:
         return "pull" if np.isin(self._waiting["gradient"], ids).any() else None
 
     def _pair(self, after_gap: bool, events: NDArray[Any]) -> NDArray[Any]:
-        """Match events with earlier ones that are still open, and return the transfers that ended."""
+        """Match events with those of unfinished transfers, and return the transfers that finished."""
         if after_gap:
             self._open = self._waiting = self._in_flight = self._open[:0]
         own = (events["kind"] <= EventKind.FINISH) & (events["gradient"] < UNPROFILED_GRADIENT)
@@ -170,7 +170,7 @@ class Meter:
         return by_start
 
     def _busy_s(self, ended: NDArray[Any], lane: QueueKind, since: float, now: float) -> float:
-        """Seconds from `since` to `now` in which at least one transfer of this lane was in flight."""
+        """Return the seconds from `since` to `now` in which at least one transfer of this lane was in flight."""
         done = ended[ended["queue"] == lane]
         flying = self._in_flight[self._in_flight["queue"] == lane]["time_s"]
         starts = np.concatenate([done["start_s"], flying])
@@ -204,7 +204,7 @@ class Periods:
         self._periods_s: deque[float] = deque(maxlen=PERIODS)
 
     def add(self, ends_s: Iterable[float]) -> None:
-        """Add ends in order; NaN stands for a pause."""
+        """Add ends of iterations in order. NaN stands for a pause."""
         for end_s in ends_s:
             if np.isnan(end_s):
                 self._last_s = None
@@ -214,12 +214,12 @@ class Periods:
             self._last_s = end_s
 
     def spread(self) -> Spread | None:
-        """Spread of the newest iterations; None before there are any."""
+        """Return the spread of the newest iterations; None before the first."""
         return spread_of(list(self._periods_s))
 
 
 def spread_of(periods_s: Sequence[float]) -> Spread | None:
-    """Spread of these iterations, given in order; None without any."""
+    """Return the spread of these iteration times, which are in order; None if there are none."""
     if not periods_s:
         return None
     low, middle, high = np.quantile(periods_s, (0.1, 0.5, 0.9)).tolist()

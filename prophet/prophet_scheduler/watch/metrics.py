@@ -1,8 +1,8 @@
-"""A status as a page of metrics for Prometheus.
+"""Page of metrics for Prometheus, from a status.
 
-Rule of this file: from a LiveStatus to the text format, version 0.0.4 (prometheus.io/docs/instrumenting,
-"Exposition formats"); server.py has the page's address. Times are seconds, sizes bytes. Metrics are only added, never
-removed. The page leaves out unknown values.
+Rule of this file: conversion of a LiveStatus to the text format, version 0.0.4 (prometheus.io/docs/instrumenting,
+"Exposition formats"). server.py has the page's address. Times are seconds, sizes bytes. Metrics are only added, never
+removed. The page omits unknown values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Values = list[tuple[dict[str, str], float | int | None]]
 
 
 class Figure(NamedTuple):
-    """One metric with its help and its values by labels beside the worker's."""
+    """One metric with its help text, and its values by labels other than the worker's."""
 
     name: str
     kind: str
@@ -29,7 +29,7 @@ class Figure(NamedTuple):
 
 
 def metrics_page(status: LiveStatus) -> str:
-    """Return the page. Every line of a value has the labels job, rank and policy."""
+    """Return the page. Each value has the labels job, rank and policy."""
     own = {"job": status.worker.job, "rank": str(status.worker.rank), "policy": status.agent.policy}
     lines = []
     for figure in figures(status):
@@ -62,7 +62,7 @@ def figures(status: LiveStatus) -> Iterable[Figure]:
     yield Figure("prophet_bytes_per_second", "gauge", "Bytes of gradients over the last seconds.", rates)
     busy: Values = [(labels, flow.busy) for labels, flow in by_way]
     yield Figure("prophet_busy_ratio", "gauge", "Share of time with a transfer in flight.", busy)
-    for key, what in (("waiting", "are ready and not sent"), ("in_flight", "are in flight")):
+    for key, what in (("waiting", "are ready but not sent"), ("in_flight", "are in flight")):
         counts: Values = [({"urgency": str(place)}, getattr(band, key)) for place, band in enumerate(status.urgency)]
         help = f"Transfers that {what}, by urgency: 0 is the first layers."
         yield Figure(f"prophet_transfers_{key}", "gauge", help, counts)
@@ -70,16 +70,16 @@ def figures(status: LiveStatus) -> Iterable[Figure]:
     yield alone(
         "gradient_wait_seconds",
         "gauge",
-        "For how long the program has waited for a gradient.",
+        "Time for which the program has been waiting for a gradient.",
         waits.for_s if waits else 0.0,
     )
-    yield alone("plans_total", "counter", "Plans taken up after the first.", agent.plans)
+    yield alone("plans_total", "counter", "Plans adopted after the first.", agent.plans)
     yield alone("recuts_total", "counter", "Changes of the cut of blocks.", agent.recuts)
     yield alone("push_credit_bytes", "gauge", "Bytes that may be in flight.", agent.push_credit)
     bandwidth = network.bandwidth if network else None
-    yield alone("bandwidth_bytes_per_second", "gauge", "The link's rate, as measured.", bandwidth)
+    yield alone("bandwidth_bytes_per_second", "gauge", "Measured rate of the link.", bandwidth)
     overhead_s = network.overhead_s if network else None
-    yield alone("message_overhead_seconds", "gauge", "What a message takes beside its bytes, as measured.", overhead_s)
+    yield alone("message_overhead_seconds", "gauge", "Measured time per message in addition to its bytes.", overhead_s)
     predicted = status.predicted
     pairs: Values = [
         ({"of": "prophet"}, predicted.iteration_s),
@@ -87,7 +87,7 @@ def figures(status: LiveStatus) -> Iterable[Figure]:
     ]
     yield Figure("prophet_predicted_iteration_seconds", "gauge", "Predicted, not measured.", pairs)
     aside = int(bool(agent.stepped_aside or agent.given_back))
-    yield alone("off", "gauge", "1 where the engine has its own order again.", aside)
+    yield alone("off", "gauge", "1 if the engine uses its own order again.", aside)
     yield alone("agent_cpu_seconds_total", "counter", "Processor time of Prophet's thread.", agent.agent_cpu_s)
 
 

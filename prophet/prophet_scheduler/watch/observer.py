@@ -2,7 +2,7 @@
 
 Rule of this file: joining meter, status, record and server. Nothing here can harm a job: a part that fails logs one
 warning and stops. An engine's agent calls `turn` once a second in its own thread; the server's thread answers
-requests. Both engines report what the agent knows as an AgentStatus.
+requests. The agents of both engines report their state as an AgentStatus.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from prophet_scheduler.watch.recorder import RecordWriter
 
 SETTINGS_SHOWN = (PREFIX, "BYTEPS_", "DMLC_", "OMP_NUM_THREADS", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_", "GLOO_")
-"""Prefixes of the environment variables kept in a record."""
+"""Prefixes of the environment variables that a record includes."""
 
 FRESH_S = 0.1
 """Maximum age of a turn that still answers a request without a new turn."""
 WAKE_LIMIT_S = 0.25
-"""Maximum time a request waits for the agent's thread, which may be busy."""
+"""Maximum time for which a request waits for the agent's thread, which may be busy."""
 
 logger = logging.getLogger("prophet_scheduler")
 _here: Observer | None = None
@@ -51,8 +51,8 @@ _here: Observer | None = None
 
 
 class LastTurn(NamedTuple):
-    """State at the last turn, at `looked_s`: iterations so far, and predictions. `others_s` are the newest iterations
-    by events, for a front end that does not report their ends.
+    """State at the last turn, at `looked_s`: number of iterations so far, and predictions. `others_s` are the newest
+    iteration times according to events, for a front end that does not report the ends of iterations.
     """
 
     looked_s: float
@@ -62,10 +62,9 @@ class LastTurn(NamedTuple):
 
 
 class Observer:
-    """Observer of one worker. None of its calls raises. `all_reduce_ranks` and `arena`: see Meter.
+    """Observer of one worker. None of its methods raises. For `all_reduce_ranks` and `arena`, see Meter.
 
-    `agent` returns what the agent has planned so far, from any thread; `wake` makes the agent's thread take a turn at
-    once.
+    `agent` returns the agent's current state, from any thread. `wake` makes the agent's thread take a turn at once.
     """
 
     def __init__(
@@ -104,7 +103,7 @@ class Observer:
         arena: bool = True,
         all_reduce_ranks: int | None = None,
     ) -> Observer | None:
-        """Return the observer that the settings ask for; None if they ask for none. Each failed part logs a warning."""
+        """Return the observer for these settings; None if they ask for none. Each part that fails logs a warning."""
         global _here
         if not settings.watched:
             return None
@@ -116,7 +115,7 @@ class Observer:
         return observer
 
     def record_into(self, folder: Path, command: bool = False) -> None:
-        """Start to write a record, with the command line if `command`."""
+        """Start writing a record, which includes the command line if `command`."""
         from prophet_scheduler.watch.recorder import RecordWriter
         from prophet_scheduler.watch.rows import BeginRow
 
@@ -152,7 +151,7 @@ class Observer:
             except OSError as error:
                 where = f"{settings.metrics_host}:{settings.metrics_port}"
                 why = error.strerror or error
-                logger.warning("Prophet has no figures for Prometheus at %s (%s): %s", where, METRICS_PORT, why)
+                logger.warning("Prophet has no metrics for Prometheus at %s (%s): %s", where, METRICS_PORT, why)
         if answers:
             server.start()
             self._server = server
@@ -167,9 +166,10 @@ class Observer:
         periods_s: NDArray[Any] | None = None,
         profile: Profile | None = None,
     ) -> None:
-        """Take in what happened since the last turn. `profile` is the one of the last plan.
+        """Process the events since the last turn. `profile` is that of the last plan.
 
-        `periods_s` are the newest iterations according to the events, for a front end that does not report their ends.
+        `periods_s` are the newest iteration times according to events, for a front end that does not report the ends of
+        iterations.
         """
         if self._over:
             return
@@ -237,11 +237,11 @@ class Observer:
         return os.getpid() == self._pid
 
     def document(self) -> bytes:
-        """Return the current status as its socket sends it."""
+        """Return the current status in the format of the status socket."""
         return self._asked(lambda: json.dumps(asdict(self.status()), allow_nan=False) + "\n")
 
     def page(self) -> bytes:
-        """Return the current metrics as Prometheus reads them."""
+        """Return the current metrics in the format of Prometheus."""
         return self._asked(lambda: metrics_page(self.status()))
 
     def _asked(self, answer: Callable[[], str]) -> bytes:
@@ -256,7 +256,7 @@ class Observer:
         return text.encode()
 
     def close(self) -> None:
-        """Stop the server and complete the record at the end of the process. Do nothing in a fork of it."""
+        """Stop the server and complete the record at the end of the process. Do nothing in a forked child."""
         if self._over or not self.of_this_process:
             return
         try:
@@ -266,11 +266,11 @@ class Observer:
             if self._writer is not None:
                 self._writer.close(self._clock(), self._agent(), self._log.waited_s(), self._busy_s)
         except Exception as error:
-            logger.warning("Prophet could not end its record: %s: %s", type(error).__name__, error)
+            logger.warning("Prophet could not complete its record: %s: %s", type(error).__name__, error)
 
     def _give_up(self, error: Exception) -> None:
         self._over = True
-        logger.warning("Prophet no longer says what it does: %s: %s", type(error).__name__, error)
+        logger.warning("Prophet no longer reports its status: %s: %s", type(error).__name__, error)
         if self._writer is not None:
             self._writer.give_up()
         if self._server is not None:
@@ -282,32 +282,32 @@ class Observer:
 
 
 def status_here() -> dict[str, Any] | None:
-    """Return this process's status, as its socket sends it but without a new turn; None without an observer."""
+    """Return this process's status as in its socket's document, but without a new turn; None without an observer."""
     return asdict(_here.status()) if _here is not None and _here.of_this_process else None
 
 
 def whom(where: str | None, all_reduce: bool) -> str:
-    """Name whom a transfer in this state waits for (see Meter.where).
+    """Return what a transfer in this state waits for, in words (see Meter.where).
 
-    A server acknowledges a push on receipt, and answers a pull once every worker has pushed the key. An all-reduce ends
-    once all ranks have joined it.
+    A server acknowledges a push on receipt, and answers a pull once every worker has pushed the key. An all-reduce
+    finishes once all ranks have joined it.
     """
     if where is None:
-        return "not known"
+        return "unknown"
     if where == "waiting":
-        return "what this worker sends before it"
+        return "earlier transfers of this worker"
     if all_reduce:
-        return "the wire, or a rank that is not there yet"
-    return "its server, or the wire" if where == "push" else "another worker that has not sent it, or its server"
+        return "the wire, or a rank that has not joined yet"
+    return "its server, or the wire" if where == "push" else "another worker that has not pushed it, or its server"
 
 
 def settings_shown(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that set up the job, sorted by name; none could be a secret."""
+    """Return the variables that configure the job, sorted by name. None of them holds a secret."""
     return {name: environ[name] for name in sorted(environ) if name.startswith(SETTINGS_SHOWN)}
 
 
 def job_name(script: str, port: str) -> str:
-    """Name a job by its script and the port where its workers meet."""
+    """Return the name of a job: its script and the port of its workers' rendezvous."""
     path = Path(script)
     stem = path.parent.name if path.stem == "__main__" else path.stem
     return f"{stem or 'python'}-{port}" if port else stem or "python"

@@ -1,8 +1,8 @@
-"""Writer of a job's record, one line at a time.
+"""Writer of a job's record, line by line.
 
-Rule of this file: one worker's file and the sums between two lines; rows.py defines the lines. Lines are written
-whole, so a killed job leaves a record up to its last turn. The agent's thread calls this, and at the end the thread
-that ends the process.
+Rule of this file: one worker's file, and the sums between two lines. rows.py defines the lines. Lines are written
+whole, so a killed job leaves a record up to its last turn. The agent's thread calls this and, at the end, the thread
+that exits the process.
 """
 
 from __future__ import annotations
@@ -44,30 +44,30 @@ from prophet_scheduler.watch.rows import (
 from prophet_scheduler.watch.status import Predicted, WorkerName
 
 DIGITS = 6
-"""Digits of times in a record (microseconds)."""
+"""Decimal places of times in a record (microseconds)."""
 MOST_ENDS_A_LINE = 200
 ANOTHER_RATE = 0.02
-"""Relative change in the time of a megabyte above which the network is written again."""
+"""Minimum relative change of the time per megabyte at which the network is written again."""
 ANOTHER_PACE = 0.02
-"""Change of a profile, as a share of an iteration's computing, above which it is written again."""
+"""Minimum change of a profile, as a fraction of an iteration's computing time, at which it is written again."""
 
 
 def file_name(worker: WorkerName) -> str:
-    """Name of the file of a worker's record."""
+    """Return the file name of a worker's record."""
     return f"worker{worker.rank}.jsonl"
 
 
 class RecordWriter:
-    """Writer of one worker's record, from any thread; nothing is written once it is closed.
+    """Thread-safe writer of one worker's record. It writes nothing once closed.
 
-    Every call may raise OSError; the caller must then close it.
+    Each call may raise OSError; then the caller must call `give_up`.
     """
 
     def __init__(self, folder: Path, begin: BeginRow, most_bytes: int = MOST_RECORD_BYTES) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / file_name(begin.worker)
         if path.is_file() and not path.is_symlink():
-            path.unlink()  # an older file may be readable by everybody
+            path.unlink()  # the mode of an older file may allow others to read it
         path.touch(OWNER)
         self._file: TextIO = path.open("w", encoding="utf-8")
         self._left = most_bytes - END_BYTES
@@ -97,9 +97,9 @@ class RecordWriter:
         iteration_s: float | None = None,
         profile: Profile | None = None,
     ) -> None:
-        """Record one turn; `ends_s` and `waited_s` come from TrainingLog's take_ends and waited_s.
+        """Record one turn. `ends_s` and `waited_s` are from TrainingLog's take_ends and waited_s.
 
-        An iteration takes about `iteration_s`; `profile` is the learned one, if known.
+        `iteration_s` is the typical iteration time, if known; `profile` is the learned one, if known.
         """
         with self._lock:
             if self._file.closed:
@@ -129,7 +129,7 @@ class RecordWriter:
 
     def give_up(self) -> None:
         """Close the file as it is."""
-        with contextlib.suppress(OSError):  # the rest of the last line may not fit either
+        with contextlib.suppress(OSError):  # on a full disk, flushing the last line fails again
             self._file.close()
 
     def _changes(self, now: float, agent: AgentStatus, predicted: Predicted) -> None:
@@ -191,12 +191,12 @@ class RecordWriter:
 
 
 def as_line(row: RecordRow) -> str:
-    """Return the row as JSON, the kind first. Columns of numbers are long, so nothing copies them first."""
+    """Return the row as JSON, its kind first. It does not copy the columns of numbers, which are long."""
     return json.dumps({"kind": row.kind, **vars(row)}, separators=(",", ":"), default=dataclasses.asdict) + "\n"
 
 
 def transfers_row(now: float, moved: MeterTurn, arena: bool) -> TransfersRow:
-    """Return the transfers of one turn, at most MOST_TRANSFERS_A_LINE."""
+    """Return the row with the transfers of one turn, at most MOST_TRANSFERS_A_LINE."""
     ended = moved.ended[:MOST_TRANSFERS_A_LINE]
     from_s = now - moved.seconds
 
@@ -222,7 +222,7 @@ def transfers_row(now: float, moved: MeterTurn, arena: bool) -> TransfersRow:
 
 
 def profile_row(now: float, profile: Profile, half: bool = False, barrier: bool = False) -> ProfileRow:
-    """Return what was learned of a job, in columns."""
+    """Return the row with the learned profile, in columns."""
     gradients = profile.gradients
     return ProfileRow(
         time_s=round(now, DIGITS),

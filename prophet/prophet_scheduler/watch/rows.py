@@ -1,12 +1,12 @@
-"""Lines of a job's record, which each worker writes under PROPHET_RECORD while it trains, one JSON object a line.
+"""Lines of a job's record, which each worker writes under PROPHET_RECORD while it trains, one JSON object per line.
 
-Rule of this file: immutable values, one kind a line, and when to write them. recorder.py writes the file, and
+Rule of this file: immutable values, one per kind of line, and when to write them. recorder.py writes the file, and
 lab/report/from_record.py reads and checks it. Times are seconds of the worker's steady clock; the first line gives its
 zero in Unix time. Sizes are bytes, rates bytes per second. Keys and kinds are only added.
 
-The record of a long job stays bounded. Plans, cuts and profiles are written when they change, which is rare. Rates,
-waits and iterations are summed up over more turns the longer the job lasts. Transfers are written whole for short
-moments, and the moments become rarer.
+The record of a long job stays bounded. Plans, cuts and profiles are written when they change, which is rare. The longer
+the job lasts, the more turns a line of rates, waits or iterations summarizes. Transfers are written in full during
+short moments, which become rarer.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from prophet_scheduler.watch.status import WorkerName
 RECORD_SCHEMA: Literal[1] = 1
 
 MOST_RECORD_BYTES = 64 << 20
-"""Maximum size of one worker's file. Lines beyond it are left out, except the last ones."""
+"""Maximum size of one worker's file. Lines beyond it are dropped, except the last ones."""
 END_BYTES = 1 << 20
-"""Room kept free for the last lines."""
+"""Space reserved for the last lines."""
 MOST_TRANSFERS_A_LINE = 4000
 LEAST_MOMENT_S, MOST_MOMENT_S = 1.0, 20.0
 ITERATIONS_A_MOMENT = 2.5
 MOST_WAITS_A_LINE = 64
-"""Maximum gradients in a line of waits; the longest waits are kept."""
+"""Maximum number of gradients in a line of waits, those with the longest waits."""
 MOMENTS_BEFORE_SELDOMER = 8
-"""Number of moments after which the next ones come half as often."""
+"""Number of moments after which the interval between moments doubles."""
 MOST_BETWEEN_MOMENTS_S = 600.0
 LEAST_LINE_S = 0.9
-"""Minimum time in a line of rates: one turn, except short ones."""
+"""Minimum time in a line of rates: just below a regular turn."""
 LINES_BEFORE_SELDOMER = 600
-"""Number of lines after which each line sums up twice the time."""
+"""Number of lines after which the time per line doubles."""
 
 
 @dataclass(frozen=True)
 class BeginRow:
-    """First line. `unix_s` is the steady clock's 0 in Unix time; `settings` are the variables that set up the job and
-    Prophet."""
+    """First line. `unix_s` is the steady clock's 0 in Unix time. `settings` are the variables that configure the job
+    and Prophet."""
 
     worker: WorkerName
     unix_s: float
@@ -58,8 +58,8 @@ class BeginRow:
 
 @dataclass(frozen=True)
 class IterationsRow:
-    """Iterations that ended at `ends_s`, `count` of them; `before` had ended earlier. `ends_s` has only the first and
-    the last of very many. None in `ends_s` is a pause; the period after it does not count."""
+    """`count` iterations that ended at `ends_s`, after `before` earlier ones. If they are very many, `ends_s` has only
+    the first and the last. None in `ends_s` is a pause; the time from there to the next end does not count."""
 
     before: int
     count: int
@@ -82,7 +82,7 @@ class RatesRow:
 
 @dataclass(frozen=True)
 class NetworkRow:
-    """Measured network of the worker's link."""
+    """Measured rate, overhead and delay of the worker's link."""
 
     time_s: float
     network: Network
@@ -91,10 +91,10 @@ class NetworkRow:
 
 @dataclass(frozen=True)
 class ProfileRow:
-    """Learned profile of the job, in columns of one length, in forward order, an entry for each gradient or block.
+    """Learned profile of the job, as columns of equal length with an entry for each gradient or block in forward order.
 
-    The columns are ids as in transfers, bytes as sent, generation time after backward began, and the layer's forward
-    time. Workers that do not learn have no such line. `half` and `barrier` are as in the status (core/status.py).
+    The columns are ids as in transfers, bytes as sent, generation times after backward began, and forward times of
+    layers. Workers that do not learn have no such line. `half` and `barrier` are as in the status (core/status.py).
     """
 
     time_s: float
@@ -109,10 +109,10 @@ class ProfileRow:
 
 @dataclass(frozen=True)
 class TransfersRow:
-    """All transfers that ended from `from_s` to `until_s`, in columns of one length, ordered by start.
+    """All transfers that finished from `from_s` to `until_s`, as columns of equal length, ordered by start.
 
-    `queue` is 0 for a push, 1 for a pull; times are seconds after `from_s`. `left_out` more transfers are missing.
-    `arena`: a gradient's id is a place in the arena (core/cut.py).
+    `queue` is 0 for a push, 1 for a pull. Times are seconds after `from_s`. `left_out` more transfers are missing.
+    With `arena`, a gradient's id is a place in the arena (core/cut.py).
     """
 
     from_s: float
@@ -131,7 +131,7 @@ class TransfersRow:
 
 @dataclass(frozen=True)
 class WaitsRow:
-    """Seconds that the program waited for each gradient since the last such line, and `others_s` for all others."""
+    """Seconds for which the program waited for each gradient since the last such line; `others_s` for all others."""
 
     until_s: float
     waited_s: dict[str, float]
@@ -141,8 +141,8 @@ class WaitsRow:
 
 @dataclass(frozen=True)
 class PlanRow:
-    """Adoption of a plan, the `number`th after the first. `predicted_s` is the predicted iteration time with blocks of
-    `cut`, `stock_s` that in the engine's own order; None without a prediction."""
+    """Adoption of plan `number` after the first. `predicted_s` is the predicted iteration time with blocks of `cut`,
+    `stock_s` that with the engine's own order; None without a prediction."""
 
     time_s: float
     number: int
@@ -157,7 +157,7 @@ class PlanRow:
 
 @dataclass(frozen=True)
 class CutRow:
-    """Cut found in force, the `number`th after the first; `reason` is empty on workers that do not decide."""
+    """Change `number` of the cut, as observed. `reason` is empty on workers that do not decide."""
 
     time_s: float
     number: int
@@ -168,7 +168,7 @@ class CutRow:
 
 @dataclass(frozen=True)
 class EndRow:
-    """Last line: the status at the end. `dropped` lines did not fit."""
+    """Last line: the final status. `dropped` lines did not fit into the file."""
 
     time_s: float
     iterations: int
@@ -184,9 +184,9 @@ RecordRow = (
 
 
 class Moments:
-    """Times at which transfers are written: often at first and after each change of the cut, then more rarely.
+    """Moments in which transfers are written: often at first and after each change of the cut, then more rarely.
 
-    A moment is a few turns in a row with about two whole iterations.
+    A moment is a few consecutive turns that cover about two whole iterations.
     """
 
     def __init__(self) -> None:
@@ -196,7 +196,7 @@ class Moments:
         self._count = 0
 
     def due(self, now: float, changed: bool, iteration_s: float | None = None) -> bool:
-        """True if this turn's transfers are due. `changed`: the cut changed since the last turn."""
+        """Return True if this turn's transfers are due. `changed`: the cut changed since the last turn."""
         if changed:
             self._every_s, self._count, self._next_s = min(self._every_s, 1.0), 0, now
         if now <= self._until_s:
@@ -213,7 +213,7 @@ class Moments:
 
 
 class Thinning:
-    """Number of turns in one line of rates, chosen to keep a day's record at some thousand lines."""
+    """Schedule of the lines of rates, with more and more turns per line: a day's record has a few thousand lines."""
 
     def __init__(self) -> None:
         self._every_s = LEAST_LINE_S
@@ -221,7 +221,7 @@ class Thinning:
         self._next_s = -math.inf
 
     def due(self, now: float) -> bool:
-        """True if a line is due now; called once a turn."""
+        """Return True if a line is due now. Call it once a turn."""
         if now < self._next_s:
             return False
         self._lines += 1

@@ -1,8 +1,8 @@
 """Server of a worker's status, over its status socket and at the address for Prometheus.
 
-Rule of this file: the thread that sleeps until a request comes, and its part of HTTP. A function makes the answers,
+Rule of this file: the thread that sleeps until a request arrives, and its subset of HTTP. Callbacks make the answers,
 and the hub (hub.py) keeps slow clients from delaying others. The status socket sends each client one document and
-closes the connection. Nothing here is imported late: the program may fork at any moment, and a child has none of this.
+closes the connection. All imports are at the top: the program may fork at any moment, and a child has no such thread.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from prophet_scheduler.watch.metrics import CONTENT_TYPE
 from prophet_scheduler.watch.sockets import listen
 
 ANSWER_LIMIT_S = 5.0
-"""Maximum time of a client, to send its request and to read the answer."""
+"""Maximum time for a client to send its request and read the answer."""
 MOST_ASKING = 32
-"""Maximum clients at the same time."""
+"""Maximum number of clients at once."""
 MOST_REQUEST_BYTES = 8192
 CLOSE_S = 1.0
 """Maximum time to finish an answer when the server closes."""
@@ -37,7 +37,7 @@ _servers: weakref.WeakSet[StatusServer] = weakref.WeakSet()
 
 
 class StatusServer:
-    """Thread with its sockets. It calls `document` for the status socket and `page` for Prometheus."""
+    """Thread with its sockets. It calls `document` to answer the status socket, and `page` to answer Prometheus."""
 
     def __init__(self, document: Callable[[], bytes], page: Callable[[], bytes]) -> None:
         self._document = document
@@ -50,24 +50,24 @@ class StatusServer:
         self._thread: threading.Thread | None = None
 
     def at_path(self, path: Path) -> None:
-        """Also answer on a socket at this path. Raises OSError."""
+        """Answer on a socket at this path too. Raises OSError."""
         self._hub.listen(listen(path), Owner(MOST_REQUEST_BYTES, made=self._say))
         self._path = path
 
     def at_address(self, host: str, port: int) -> int:
-        """Also serve the page at this address and return the port. Raises OSError."""
+        """Serve the page at this address too, and return the port. Raises OSError."""
         listener = listener_at(host, port)
         self._hub.listen(listener, Owner(MOST_REQUEST_BYTES, received=self._show))
         return int(listener.getsockname()[1])
 
     def start(self) -> None:
-        """Start to answer."""
+        """Start answering."""
         _servers.add(self)
         self._thread = threading.Thread(target=self._run, name="prophet-status", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop and remove the socket. A forked process leaves the parent's socket alone."""
+        """Stop, and remove the socket. Do nothing in a forked child: the socket is its parent's."""
         if os.getpid() != self._pid:
             return
         self._stopped = True
@@ -89,7 +89,7 @@ class StatusServer:
                 self._hub.turn(math.inf)
         except Exception as error:
             if not self._stopped:
-                logger.warning("Prophet no longer says what it does: %s: %s", type(error).__name__, error)
+                logger.warning("Prophet no longer reports its status: %s: %s", type(error).__name__, error)
             self.close()
 
     def _say(self, connection: Connection) -> None:
@@ -97,7 +97,7 @@ class StatusServer:
         connection.end()
 
     def _show(self, connection: Connection) -> None:
-        """Send the page, at /metrics or /."""
+        """Answer a request for the page, at /metrics or /."""
         whole = any(end in connection.received for end in _ENDS)
         if not whole and len(connection.received) < MOST_REQUEST_BYTES:
             return
@@ -116,14 +116,14 @@ class StatusServer:
                 status = HTTPStatus.INTERNAL_SERVER_ERROR
                 if not self._page_failed:
                     self._page_failed = True
-                    logger.warning("Prophet has no figures for Prometheus: %s: %s", type(error).__name__, error)
+                    logger.warning("Prophet has no metrics for Prometheus: %s: %s", type(error).__name__, error)
         head = f"HTTP/1.0 {status.value} {status.phrase}\r\nContent-Type: {CONTENT_TYPE}\r\n"
         connection.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         connection.end()
 
 
 def _in_the_child() -> None:
-    """Close the sockets in a forked child: it has no thread to answer, and clients would wait on its open ends."""
+    """Close the sockets in a forked child. It has no thread to answer, and clients would wait on its copies."""
     for server in list(_servers):
         server.let_go()
 

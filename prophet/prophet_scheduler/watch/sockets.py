@@ -1,9 +1,9 @@
 """Paths of the workers' status sockets, and requests to them.
 
-Rule of this file: the folder, its permissions, the names in it, and one request over one socket. status.py has the
-answer's content, server.py sends it. The folder is the user's own, 0700: `prophet` in XDG_RUNTIME_DIR (XDG Base
-Directory Specification), else `prophet-UID` in the folder for temporary files. A folder that others own or can use is
-refused.
+Rule of this file: the folder, its permissions, the names in it, and one request over one socket. status.py defines the
+answer, server.py sends it. The folder is the user's own, mode 0700: `prophet` in XDG_RUNTIME_DIR (XDG Base Directory
+Specification), else `prophet-UID` in the folder for temporary files. A folder that others own or can access is
+rejected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from prophet_scheduler.watch.status import WorkerName
 
 SUFFIX = ".status"
 MOST_PATH_BYTES = 100
-"""Maximum length of a socket's path; Linux takes 107."""
+"""Maximum length of a socket's path; Linux allows 107."""
 MOST_JOB_LETTERS = 40
 MOST_DOCUMENT_BYTES = 1 << 24
 ASK_LIMIT_S = 1.0
@@ -32,13 +32,13 @@ ASK_LIMIT_S = 1.0
 
 
 def folders(environ: Mapping[str, str] = os.environ, uid: int | None = None) -> list[Path]:
-    """Return the folders for sockets in order of preference; they need not exist."""
+    """Return possible folders for sockets in order of preference. They need not exist."""
     own = f"prophet-{os.getuid() if uid is None else uid}"
     candidates = []
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     if runtime.startswith("/") and Path(runtime).is_dir():
         candidates.append(Path(runtime) / "prophet")
-    # A long name of the folder for temporary files leaves no room for sockets' names.
+    # If the path of the folder for temporary files is long, it leaves no room for the names of sockets.
     candidates += [Path(tempfile.gettempdir()) / own, Path("/tmp") / own]
     fits = [path for path in dict.fromkeys(candidates) if len(bytes(path / _longest_name())) <= MOST_PATH_BYTES]
     return fits or [Path("/tmp") / own]
@@ -49,7 +49,7 @@ def _longest_name() -> str:
 
 
 def own_folder(candidates: Sequence[Path] | None = None) -> Path:
-    """Make and return the first usable folder. Raises OSError if there is none."""
+    """Create and return the first usable folder. Raises OSError if there is none."""
     failed: OSError | None = None
     for path in folders() if candidates is None else candidates:
         try:
@@ -63,22 +63,22 @@ def own_folder(candidates: Sequence[Path] | None = None) -> Path:
 
 
 def check_own(path: Path) -> None:
-    """Raise OSError unless `path` is a folder that only this user can use."""
+    """Raise OSError unless `path` is a folder that only this user can access."""
     status = path.lstat()
     if not stat.S_ISDIR(status.st_mode):
-        raise NotADirectoryError(f"{path} is no folder")
+        raise NotADirectoryError(f"{path} is not a folder")
     if status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise PermissionError(f"{path} must belong to you, and nobody else may use it: chmod 700 {path}")
 
 
 def name_of_socket(worker: WorkerName) -> str:
-    """Return a socket's file name, different for every process."""
+    """Return the file name of a worker's socket, different for each process."""
     job = re.sub(r"[^\w-]", "-", worker.job, flags=re.ASCII)[:MOST_JOB_LETTERS]
     return f"{job}.{worker.rank}.{worker.pid}{SUFFIX}"
 
 
 def listen(path: Path) -> socket.socket:
-    """Return a socket at `path`; the path appears once clients can connect. Raises OSError."""
+    """Return a socket at `path`. The path appears only when clients can connect. Raises OSError."""
     part = path.with_suffix(".part")
     part.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -96,7 +96,7 @@ def listen(path: Path) -> socket.socket:
 
 
 def ask(path: Path, limit_s: float = ASK_LIMIT_S) -> dict[str, Any] | None:
-    """Return the worker's document; None without an answer in time. Removes a socket that no process has open."""
+    """Return the worker's document; None without an answer in time. Remove the socket if no process has it open."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         until_s = time.monotonic() + limit_s
         connection.settimeout(limit_s)
@@ -121,7 +121,7 @@ def ask(path: Path, limit_s: float = ASK_LIMIT_S) -> dict[str, Any] | None:
 
 
 def sockets_in(folder: Path) -> list[Path]:
-    """Return all sockets of a folder, by name; none if the folder is missing or not the user's own."""
+    """Return all sockets in a folder, by name; none if the folder is missing or not the user's own."""
     try:
         check_own(folder)
         return sorted(path for path in folder.iterdir() if path.suffix == SUFFIX)

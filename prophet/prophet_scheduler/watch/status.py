@@ -1,7 +1,7 @@
-"""Live status of a running worker: one document for each request.
+"""Live status of a running worker: one document per request.
 
-Rule of this file: immutable values that a training process can make, and their JSON; sockets.py sends the requests.
-Times are seconds, sizes bytes, rates bytes per second. Keys are only added: those an older worker lacks have a
+Rule of this file: immutable values that a training process can make, and their JSON. sockets.py sends the requests.
+Times are seconds, sizes bytes, rates bytes per second. Keys are only added; keys that an older worker lacks have a
 default.
 """
 
@@ -21,8 +21,8 @@ STATUS_SCHEMA: Literal[1] = 1
 
 @dataclass(frozen=True)
 class WorkerName:
-    """Name of one worker of one job. `job` is the script and the port where the workers meet; `rank` counts the
-    processes of the job, `local_rank` those of this machine. `workers` is None if unknown.
+    """Name of one worker of one job. `job` is the script and the port of the workers' rendezvous. `rank` numbers the
+    processes of the job, `local_rank` those on this machine. `workers` is None if unknown.
     """
 
     job: str
@@ -37,7 +37,7 @@ class WorkerName:
 
 @dataclass(frozen=True)
 class Spread:
-    """Spread of the newest `count` iterations. Statuses of older versions have no `mean_s`."""
+    """Spread of the newest `count` iteration times. Statuses of older versions have no `mean_s`."""
 
     median_s: float
     p10_s: float
@@ -51,8 +51,8 @@ class Spread:
 class Flow:
     """Traffic in one direction: `total_bytes` of gradients since the start, and `bytes_per_s` over the last seconds.
 
-    `busy` is the share of the last seconds with at least one transfer in flight. A pull counts from its request, so it
-    includes waiting for other workers.
+    `busy` is the fraction of the last seconds with at least one transfer in flight. A pull counts from its request on,
+    which includes waiting for other workers.
     """
 
     total_bytes: int = 0
@@ -64,7 +64,7 @@ class Flow:
 class UrgencyBand:
     """Current transfers of one band of gradients. `first_id` is its first id as in events, `name` the same in words.
 
-    `wait_s` is the mean time from ready to sent of the transfers that ended in the last seconds; None without any.
+    `wait_s` is the mean time from ready to start of the transfers that finished in the last seconds; None if none did.
     """
 
     first_id: int
@@ -78,8 +78,8 @@ class UrgencyBand:
 
 @dataclass(frozen=True)
 class ForwardWait:
-    """Wait of the program for this gradient's average, `for_s` so far; `whom` names the cause as far as this worker can
-    see.
+    """Wait of the program for this gradient's average, `for_s` so far. `whom` names the cause, as far as this worker
+    can tell.
     """
 
     gradient: str
@@ -89,8 +89,8 @@ class ForwardWait:
 
 @dataclass(frozen=True)
 class Predicted:
-    """Iteration time, predicted and not measured, under the last plan with blocks of `cut`, and under the engine's own
-    order and barrier. None if the planner has nothing to predict from.
+    """Predicted, not measured, iteration times: under the last plan with blocks of `cut`, and under the engine's own
+    order and barrier. None if there is nothing yet to predict from.
     """
 
     iteration_s: float | None = None
@@ -99,7 +99,7 @@ class Predicted:
 
 
 def predicted_of(wanted: Choice | None, stock_iteration_s: float | None) -> Predicted:
-    """Prediction for the choice of a policy, if it makes one."""
+    """Return the prediction for the policy's choice, if it made one."""
     if wanted is None:
         return Predicted(stock_iteration_s=stock_iteration_s)
     return Predicted(wanted.iteration_s, stock_iteration_s, wanted.cut.segments)
@@ -107,10 +107,10 @@ def predicted_of(wanted: Choice | None, stock_iteration_s: float | None) -> Pred
 
 @dataclass(frozen=True)
 class LiveStatus:
-    """One worker now. `time_s` is the Unix time of the last reading, `since_s` how long Prophet has watched.
+    """One worker now. `time_s` is the Unix time of the last turn, `since_s` the time for which Prophet has watched.
 
-    `all_reduce`: a push is its own pull, so both directions carry the same bytes. `iterations` counts those while
-    Prophet watched, `agent` has the plans and their reasons, and `watch_cpu_s` is the processor time of watching.
+    With `all_reduce`, a push has no pull, and both directions carry the same bytes. `iterations` is their number since
+    Prophet began to watch. `agent` has the plans and their reasons. `watch_cpu_s` is the processor time of watching.
     """
 
     worker: WorkerName

@@ -1,7 +1,7 @@
 """Notes of the training threads for the observer: ends of iterations, and waits for gradients.
 
-Rule of this file: notes in memory, with the time passed in; no thread, no lock and no file. A call costs about a
-microsecond, where a thread has just done much more or is about to sleep. Times are seconds of the steady clock.
+Rule of this file: notes in memory, with the time passed in. No thread, no lock and no file. A call costs about a
+microsecond, and its thread has just done much more or is about to sleep. Times are seconds of the steady clock.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, Protocol
 
 ENDS_KEPT = 4096
-"""Maximum ends of iterations kept until the observer takes them."""
+"""Maximum number of ends of iterations kept until the observer takes them."""
 NAMES_KEPT = 20_000
-"""Maximum gradients with a recorded waiting time."""
+"""Maximum number of gradients with a recorded waiting time."""
 
 
 Said = ParamSpec("Said")
@@ -32,7 +32,7 @@ class HasId(Protocol):
 
 @dataclass(frozen=True)
 class OpenWait:
-    """Wait of a thread, since `since_s`, for the average of the gradient `name`; `blocks` hold parts of it."""
+    """Wait of a thread, since `since_s`, for the average of the gradient `name`, whose parts are in `blocks`."""
 
     name: str
     since_s: float
@@ -40,7 +40,7 @@ class OpenWait:
 
 
 class TrainingLog:
-    """Log of one process. The front ends write, the agent's thread reads.
+    """Log of one process, written by front ends and read by the agent's thread.
 
     With several optimizers, only iterations of the first `source` count as the job's.
     """
@@ -52,18 +52,18 @@ class TrainingLog:
         self._waited_s: dict[str, float] = {}
 
     def iteration_ended(self, source: Hashable, now: float) -> None:
-        """Note the end of an iteration: all its gradients have been handed over."""
+        """Record the end of an iteration: all its gradients have been handed over."""
         if self._source is None:
             self._source = source
         if source == self._source:
             self._ends.append(now)
 
     def paused(self) -> None:
-        """Note a pause: uncounted iterations follow, so the next period does not count."""
+        """Record a pause: uncounted iterations follow, so the time up to the next end does not count."""
         self._ends.append(math.nan)
 
     def waiting(self, name: str, now: float, blocks: Sequence[HasId] = ()) -> None:
-        """Note that this thread waits, or still waits, for a gradient."""
+        """Record that this thread waits, or still waits, for a gradient."""
         thread = threading.get_ident()
         before = self._open.get(thread)
         if before is None or before.name != name:
@@ -71,7 +71,7 @@ class TrainingLog:
             self._open[thread] = OpenWait(name, now, blocks)
 
     def over(self, now: float) -> None:
-        """Note the end of this thread's wait, if it waited."""
+        """Record the end of this thread's wait, if it waited."""
         self._close(self._open.pop(threading.get_ident(), None), now)
 
     def _close(self, wait: OpenWait | None, now: float) -> None:
@@ -88,11 +88,11 @@ class TrainingLog:
         return taken
 
     def awaited(self) -> OpenWait | None:
-        """Return the longest of the current waits."""
+        """Return the longest current wait; None if no thread waits."""
         return min(self._open.copy().values(), key=lambda wait: wait.since_s, default=None)
 
     def waited_s(self) -> dict[str, float]:
-        """Return the seconds of all finished waits, by gradient."""
+        """Return the total seconds of finished waits, by gradient."""
         return self._waited_s.copy()
 
 
@@ -100,7 +100,7 @@ _log: TrainingLog | None = None
 
 
 def switch_on() -> TrainingLog:
-    """Make the front ends of this process write, and return their log; an existing log stays."""
+    """Make the front ends of this process write a log, and return it. Keep an existing log."""
     global _log
     if _log is None:
         _log = TrainingLog()
@@ -108,13 +108,13 @@ def switch_on() -> TrainingLog:
 
 
 def switch_off() -> None:
-    """Stop the front ends' writing."""
+    """Stop logging by the front ends of this process."""
     global _log
     _log = None
 
 
 def _of_this_process(note: Callable[Concatenate[TrainingLog, Said], None]) -> Callable[Said, None]:
-    """Return a function that notes this in the log of the process; it does nothing without an observer."""
+    """Return `note` as a function on the log of the process. It does nothing if there is no log."""
 
     @functools.wraps(note)
     def noted(*said: Said.args, **more: Said.kwargs) -> None:

@@ -125,7 +125,7 @@ def test_an_old_experiment_has_medians_alone_and_says_so(tmp_path: Path) -> None
 
 def test_a_page_that_cannot_be_written_is_one_line(record: Path) -> None:
     (record / "file").write_text("")
-    with pytest.raises(UserError, match=r"^--out: .*/file is no folder; name another$"):
+    with pytest.raises(UserError, match=r"^--out: .*/file is not a folder; name another$"):
         write_report(record, record / "file" / "report.html")
     with pytest.raises(UserError, match=r"^--out: .* is a folder; name a file in it$"):
         write_report(record, record)

@@ -84,7 +84,7 @@ def test_a_wrong_setting_ends_with_one_line_that_names_it(part: str, name: str, 
 def test_a_file_that_cannot_be_written_ends_it_before_the_job_and_not_after(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = run("trains", "torch", {**SWITCHED_ON, "PROPHET_STATUS_OUT": str(tmp_path / "file" / "status.json")})
-    assert refused(done) == f"Prophet: PROPHET_STATUS_OUT: {tmp_path / 'file'} is no folder; name another"
+    assert refused(done) == f"Prophet: PROPHET_STATUS_OUT: {tmp_path / 'file'} is not a folder; name another"
 
 
 @pytest.mark.engine

@@ -240,7 +240,7 @@ def test_an_unknown_policy_ends_each_rank_with_one_line(ends: Path) -> None:
 def test_a_file_that_cannot_be_written_ends_each_rank_before_the_job_and_not_after(ends: Path) -> None:
     for rank in ranks(ends, "no_place"):
         assert rank.status == 2
-        assert rank.log == f"Prophet: PROPHET_STATUS_OUT: {ends / 'no_place' / 'mark'} is no folder; name another\n"
+        assert rank.log == f"Prophet: PROPHET_STATUS_OUT: {ends / 'no_place' / 'mark'} is not a folder; name another\n"
 
 
 def test_what_all_ranks_would_say_the_first_says_once_and_names_the_module(ends: Path) -> None:

@@ -1,7 +1,7 @@
-// Calls of a program with something of Prophet's before them, and no frame of Python's: a warning and a traceback of
-// what is called show the program's line.
+// Calls of a program's functions with a call of Prophet's before them, without a Python frame in between: warnings and
+// tracebacks of the program's function then show the program's line.
 //
-// Rule of this file: how it is called. Python's side does what comes before.
+// Rule of this file: only how to call. The calls of Prophet's are in Python.
 #ifndef PROPHET_NATIVE_CALLS_H_
 #define PROPHET_NATIVE_CALLS_H_
 
@@ -11,7 +11,7 @@ namespace prophet {
 
 inline pybind11::object owned(PyObject* result) { return pybind11::reinterpret_steal<pybind11::object>(result); }
 
-// first(*args, **kwargs), and then original(*args, **kwargs).
+// Calls first(*args, **kwargs), then returns original(*args, **kwargs).
 inline PyObject* call_both(PyObject*, PyObject* const* given, Py_ssize_t count, PyObject* names) {
   if (count < 2) {
     PyErr_SetString(PyExc_TypeError, "two functions come before the arguments");
@@ -26,14 +26,14 @@ inline PyObject* call_holding(PyObject* lock, PyObject* func, PyObject* args, Py
   static PyObject* const kRelease = PyUnicode_InternFromString("release");
   if (!owned(PyObject_CallMethodNoArgs(lock, kAcquire))) return nullptr;
   PyObject* result = PyObject_Call(func, args, kwargs);
-  pybind11::error_scope error;  // kept over the next call
+  pybind11::error_scope error;  // keeps an error of the call during the release
   if (!owned(PyObject_CallMethodNoArgs(lock, kRelease))) PyErr_WriteUnraisable(lock);
   return result;
 }
 
-// A mode's __torch_function__(self, func, types, args=(), kwargs=None). Calls self.look_at(func, args, kwargs) and then
-// func(*args, **kwargs). For a key of the dict self.unseen it calls func alone, and holds the value, a lock, if it is
-// not None.
+// A mode's __torch_function__(self, func, types, args=(), kwargs=None). Calls self.look_at(func, args, kwargs), then
+// func(*args, **kwargs). If func is a key of the dict self.unseen, it skips look_at, and holds the value during the
+// call: a lock, or None.
 inline PyObject* call_seen(PyObject*, PyObject* const* given, Py_ssize_t count) {
   static PyObject* const kUnseen = PyUnicode_InternFromString("unseen");
   static PyObject* const kLookAt = PyUnicode_InternFromString("look_at");
@@ -57,7 +57,7 @@ inline PyObject* call_seen(PyObject*, PyObject* const* given, Py_ssize_t count) 
   return PyObject_Call(func, args.ptr(), kwargs);
 }
 
-// A function that is bound to an object as a method is.
+// Returns a function that binds to an instance as a method does.
 inline PyObject* method(PyObject*, PyObject* function) { return PyInstanceMethod_New(function); }
 
 inline void bind_calls(pybind11::module_& module) {

@@ -1,12 +1,11 @@
-// The record of what happened to every task, for the profiler, the monitor, the figures and the replay.
+// Log of events of all tasks, for the profiler, the monitor, figures and replays.
 //
 // Rule of this file: the layout that Python reads (core/events.py EVENT_DTYPE) and a bounded log.
-// The caller locks, and appends in the order in which it calls the queue.
+// The caller locks, and appends events in the order of its calls to the queue.
 //
-// Events of the queue. Beside what happens to tasks the log has what else the queue's decisions follow from, so that a
-// record can be replayed (simulate/replay.py): which plan was taken up, and where the queue knew of no task.
-// That is where a replay can begin again after events that were lost. Such an event is about both lanes, and its
-// `gradient` is the number of the plan in force.
+// Events of the queue. Decisions of the queue depend on more than its tasks. For replays (simulate/replay.py) the log
+// also says when a plan took effect and when the queue was empty. A replay can restart there after lost events. Such an
+// event concerns both lanes, and its `gradient` is the number of the current plan.
 #ifndef PROPHET_NATIVE_EVENTS_H_
 #define PROPHET_NATIVE_EVENTS_H_
 
@@ -25,8 +24,8 @@ enum class EventKind : uint8_t {
   kAdd = 0,
   kStart = 1,
   kFinish = 2,
-  kPlan = 3,       // of the queue: this plan holds from here
-  kForgotten = 4,  // of the queue: every task was forgotten, because the engine that had them is gone
+  kPlan = 3,       // of the queue: this plan takes effect
+  kForgotten = 4,  // of the queue: all tasks were dropped, because their engine is gone
   kEmpty = 5,      // of the queue: nothing waits and nothing is in flight
 };
 
@@ -37,7 +36,7 @@ struct Event {
   uint16_t partition;
   uint8_t queue;
   uint8_t kind;
-  uint32_t gap;  // other than 0 where events before this one are lost, or can have no finish: how many, at least
+  uint32_t gap;  // minimum number of events before this one that are lost, or whose tasks will never finish
 };
 static_assert(sizeof(Event) == 24, "EVENT_DTYPE in core/events.py mirrors this struct");
 
@@ -47,8 +46,8 @@ inline Event queue_event(EventKind kind, double now, uint32_t plan) {
   return Event{now, plan, 0, 0, kBothLanes, static_cast<uint8_t>(kind), 0};
 }
 
-// Keeps the newest events. It grows with the rate at which they come between two drains, up to `capacity`; beyond that
-// the oldest are dropped and counted, and the first event after them says so: what began before is unknown from there.
+// Keeps the newest events, as many as arrive between two drains, up to `capacity`. Beyond that it drops and counts the
+// oldest, and marks the first event after them with a gap: tasks that began before a gap are unknown after it.
 class EventLog {
  public:
   explicit EventLog(size_t capacity) : capacity_(capacity) {}
@@ -64,14 +63,14 @@ class EventLog {
     events_.push_back(event);
   }
 
-  // What is in flight will have no finish: the engine that had it is gone. Nothing where that was said just before.
+  // Tasks in flight will never finish, because their engine is gone. Does nothing if this was just logged.
   void forgotten(double now, uint32_t plan) {
     if (gap_ != 0) return;
     append(queue_event(EventKind::kForgotten, now, plan));
     gap_ = 1;
   }
 
-  // Nothing waits and nothing is in flight. Once between two drains is enough to begin again at.
+  // Nothing waits and nothing is in flight. One such event between two drains is enough for a replay to restart.
   void empty(double now, uint32_t plan) {
     if (std::exchange(empty_is_news_, false)) append(queue_event(EventKind::kEmpty, now, plan));
   }

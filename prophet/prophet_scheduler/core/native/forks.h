@@ -1,14 +1,14 @@
-// A fault of CPython 3.11 in forked children, mended from outside.
+// Workaround for a bug of CPython 3.11 in forked children.
 //
-// Rule of this file: that fault. A child takes the lock of the interpreter's list of threads before it makes that anew
-// (PyOS_AfterFork_Child); 3.12 does it the other way round. A thread of C++'s takes that lock without the interpreter's
-// own whenever it comes to Python, as BytePS's and gloo's do to drop a tensor. A fork at that moment never returns in
-// the child: about one in two thousand of a job that forks in each step, with or without Prophet.
+// Rule of this file: that bug. A child acquires the lock of the interpreter's thread list before it reinitialises that
+// lock (PyOS_AfterFork_Child); 3.12 does so in the right order. A C++ thread acquires the lock without the GIL whenever
+// it enters Python, as those of BytePS and gloo do to drop a tensor. A fork at that moment never returns in the child:
+// about one fork in two thousand in a job that forks in each step, with or without Prophet.
 #ifndef PROPHET_NATIVE_FORKS_H_
 #define PROPHET_NATIVE_FORKS_H_
 
 #if __has_include(<patchlevel.h>)
-#include <patchlevel.h>  // Python's version; what is compiled without Python needs nothing of this
+#include <patchlevel.h>  // Python's version; code compiled without Python needs no workaround
 #endif
 
 #if defined(PY_VERSION_HEX) && PY_VERSION_HEX >= 0x030B0000 && PY_VERSION_HEX < 0x030C0000
@@ -32,7 +32,7 @@ namespace prophet {
 
 inline void free_list_of_threads() { _PyThread_at_fork_reinit(&prophet_py_runtime.list_lock); }
 
-// The C library calls it in a child before fork() returns there, and so before Python does anything.
+// The C library calls free_list_of_threads in a child before fork() returns there, so before any code of Python runs.
 inline int mend_forks() {
   static const int kRegistered = pthread_atfork(nullptr, nullptr, free_list_of_threads);
   return kRegistered;

@@ -1,6 +1,6 @@
-// The tensors of the simulated cluster, cut by cut, and the partitions that they travel as.
+// Tensors of the simulated cluster under each cut, and the partitions as which they travel.
 //
-// Rule of this file: which tensors there are in which round; nothing happens here.
+// Rule of this file: the tensors of each round, as data; simulator.h has the behaviour.
 #ifndef PROPHET_NATIVE_LAYOUTS_H_
 #define PROPHET_NATIVE_LAYOUTS_H_
 
@@ -16,8 +16,8 @@ namespace prophet {
 struct Layout {
   uint32_t begin, end;                           // of its tensors
   std::vector<std::vector<uint32_t>> generates;  // by operation: tensors
-  std::vector<std::vector<uint32_t>> needs;      // by operation: tensors of the iteration before
-  std::vector<uint32_t> needs_now;               // by operation: how many tensors of the same iteration
+  std::vector<std::vector<uint32_t>> needs;      // by operation: tensors of the previous iteration
+  std::vector<uint32_t> needs_now;               // by operation: number of tensors of the same iteration
 };
 
 struct Partition {
@@ -32,8 +32,8 @@ class Layouts {
   Layouts(size_t operations, uint32_t partition_bytes, uint32_t servers)
       : operations_(operations), partition_bytes_(partition_bytes), servers_(servers) {}
 
-  // Another cut of the same gradients: its tensors, and by operation which of them (by place) it is part of the
-  // generation of. Returns its number, counted from 0. Throws std::out_of_range where a place cannot be.
+  // Adds a cut of the same gradients: its tensors, and by operation the indices of those that it takes part in
+  // generating. Returns the layout's number, counted from 0. Throws std::out_of_range for an invalid index.
   uint32_t add(const std::vector<TensorSpec>& tensors, const std::vector<std::vector<uint32_t>>& generates) {
     auto begin = static_cast<uint32_t>(tensors_.size());
     Layout layout{begin, begin, {}, {}, {}};
@@ -59,7 +59,7 @@ class Layouts {
     return static_cast<uint32_t>(layouts_.size() - 1);
   }
 
-  // From this round on a layout holds.
+  // Uses a layout from this round on.
   void use_from(uint32_t round, uint32_t number) {
     layouts_.at(number);
     while (!rounds_.empty() && rounds_.back().first >= round) rounds_.pop_back();
@@ -77,9 +77,9 @@ class Layouts {
   const TensorSpec& tensor(uint32_t t) const { return tensors_[t]; }
   const Partition& partition(uint32_t p) const { return partitions_[p]; }
   const TensorSpec& tensor_of(uint32_t p) const { return tensors_[partitions_[p].tensor]; }
-  // How many operations are part of a tensor's generation.
+  // Number of operations that take part in generating a tensor.
   uint32_t emitters(uint32_t t) const { return emitters_[t]; }
-  // A tensor's partitions are those before that of the next tensor.
+  // A tensor's partitions end at the first partition of tensor t + 1.
   uint32_t first_partition(uint32_t t) const { return first_partition_[t]; }
 
  private:
@@ -88,7 +88,7 @@ class Layouts {
     for (uint32_t t = layout.begin; t < layout.end; ++t) {
       if (first_partition_.size() == t) first_partition_.push_back(static_cast<uint32_t>(partitions_.size()));
       std::vector<uint32_t> parts = tensors_[t].parts;
-      if (parts.empty()) {  // a tensor without bytes is a task as well
+      if (parts.empty()) {  // a tensor without bytes still gets one partition
         uint32_t left = tensors_[t].bytes;
         do {
           parts.push_back(std::min(left, partition_bytes_));
@@ -96,7 +96,7 @@ class Layouts {
         } while (left > 0);
       }
       for (uint32_t number = 0; number < parts.size(); ++number) {
-        // Keys go round the servers, so each gets about the same number of bytes.
+        // Distribute keys round-robin, so that each server gets about the same number of bytes.
         auto place = static_cast<uint32_t>(partitions_.size()) - first;
         partitions_.push_back(Partition{t, number, parts[number], servers_ ? place % servers_ : 0});
       }
@@ -107,7 +107,7 @@ class Layouts {
   const size_t operations_;
   const uint32_t partition_bytes_, servers_;
   std::vector<Layout> layouts_;
-  std::vector<std::pair<uint32_t, uint32_t>> rounds_;  // (from which round on, layout), by round
+  std::vector<std::pair<uint32_t, uint32_t>> rounds_;  // (first round, layout), by round
   std::vector<TensorSpec> tensors_;                    // of all layouts
   std::vector<uint32_t> emitters_;                     // by tensor
   std::vector<Partition> partitions_;

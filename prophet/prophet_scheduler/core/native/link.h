@@ -1,4 +1,4 @@
-// How long bytes take on a link of the simulated cluster.
+// Links of the simulated cluster.
 //
 // Rule of this file: a rate over time, and one direction of a node's link. Times are seconds of the virtual clock.
 #ifndef PROPHET_NATIVE_LINK_H_
@@ -11,7 +11,7 @@
 
 namespace prophet {
 
-// Bytes per second over time: a step function that begins at 0. No steps: a link without a limit.
+// Bytes per second over time: a step function that begins at time 0. Without steps, there is no limit.
 class Rate {
  public:
   Rate() = default;
@@ -19,7 +19,7 @@ class Rate {
 
   bool limited() const { return !steps_.empty(); }
 
-  // When `bytes` that start at `start` are through.
+  // Returns when `bytes` that start at `start` have passed.
   double after(double start, double bytes) const {
     if (!limited()) return start;
     size_t at = 0;
@@ -32,7 +32,7 @@ class Rate {
     }
   }
 
-  // Seconds for `bytes` at the rate of `now`.
+  // Returns the seconds for `bytes` at the rate at time `now`.
   double seconds(double now, double bytes) const {
     if (!limited()) return 0;
     size_t at = 0;
@@ -41,20 +41,20 @@ class Rate {
   }
 
  private:
-  std::vector<std::pair<double, double>> steps_;  // (from when, bytes per second), by time
+  std::vector<std::pair<double, double>> steps_;  // (start time, bytes per second), by time
 };
 
-// One direction of a node's connection: a token bucket. A message with data costs `overhead_s` beside its bytes. With
-// `burst_bytes` of 0 it is a wire; with more, what an idle moment leaves unused may be caught up with later, as where a
-// kernel or a cloud shapes the link.
+// One direction of a node's link: a token bucket. A message with data costs `overhead_s` in addition to its bytes. With
+// `burst_bytes` of 0 it is a plain wire. With more, bytes unused while idle may be sent in a burst later, as on a link
+// shaped by a kernel or a cloud.
 struct Link {
   Rate rate;
   double overhead_s = 0;
   double burst_bytes = 0;
-  double free_at = 0;    // when the last message is through
-  double filled_at = 0;  // when the bucket would be full but for the messages so far, less the time that filling takes
+  double free_at = 0;    // when the last message has passed
+  double filled_at = 0;  // when the bucket will be full again after the messages so far, minus the time to fill it
 
-  // Takes the link for a message that is there at `now`; returns (start, end).
+  // Occupies the link for a message that is ready at `now`. Returns (start, end).
   std::pair<double, double> take(double now, double bytes, bool data) {
     double start = std::max(now, free_at);
     double from = std::max(filled_at, start - rate.seconds(start, burst_bytes));

@@ -1,6 +1,6 @@
-// Python's door to the native part, prophet_scheduler.core._native: here to the scheduled queue.
+// Python bindings of the scheduled queue, in prophet_scheduler.core._native.
 //
-// Rule of this file: conversion only. Plans come as the bytes that core/plan_codec.py makes of them.
+// Rule of this file: conversion only. Plans arrive as bytes from core/plan_codec.py.
 #include <malloc.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -40,7 +40,7 @@ std::pair<std::optional<uint64_t>, double> answer(const Decision& decision) {
   return {decision.task.id, decision.retry_at};
 }
 
-// Times get+finish with `pending` tasks waiting: (operations per second, seconds of each get).
+// Measures get+finish with `pending` tasks waiting. Returns (operations per second, seconds of each get).
 std::pair<double, std::vector<double>> measure(size_t pending, size_t operations) {
   TwoLaneQueue queue;
   auto plan = std::make_shared<QueuePlan>();
@@ -48,7 +48,7 @@ std::pair<double, std::vector<double>> measure(size_t pending, size_t operations
   plan->credit = 4 << 20;
   queue.set_plan({plan, plan});
   uint64_t next = 0;
-  // A multiplicative hash spreads the gradients, so that the heap sees no sorted input.
+  // A multiplicative hash scatters the gradients, so that the heap gets no sorted input.
   auto add = [&](double now) {
     uint32_t gradient = static_cast<uint32_t>((next * 2654435761u) % 1000);
     queue.add(QueueKind::kPush, Task{next++, gradient, 65536}, now);
@@ -73,7 +73,7 @@ std::pair<double, std::vector<double>> measure(size_t pending, size_t operations
   return {operations / busy, gets};
 }
 
-// Heap bytes that each of `pending` waiting tasks takes, by the allocator's own count.
+// Returns the heap bytes per task with `pending` tasks waiting, according to the allocator.
 double bytes_per_pending(size_t pending) {
   size_t before = mallinfo2().uordblks;
   TwoLaneQueue queue;
@@ -98,10 +98,10 @@ PYBIND11_MODULE(_native, m) {
           py::arg("kind"), py::arg("id"), py::arg("gradient"), py::arg("bytes"), py::arg("now"))
       .def(
           "get", [](TwoLaneQueue& queue, int kind, double now) { return answer(queue.get(lane(kind), now)); },
-          py::arg("kind"), py::arg("now"), "(id of the task to start, or None; when to ask again)")
+          py::arg("kind"), py::arg("now"), "Start a task. Return (its id or None, time to ask again)")
       .def(
           "look", [](TwoLaneQueue& queue, int kind, double now) { return answer(queue.look(lane(kind), now)); },
-          py::arg("kind"), py::arg("now"), "What get would say; it starts nothing")
+          py::arg("kind"), py::arg("now"), "Return what get would, without starting the task")
       .def(
           "finish",
           [](TwoLaneQueue& queue, int kind, uint64_t id, double now) { return queue.finish(lane(kind), id, now); },

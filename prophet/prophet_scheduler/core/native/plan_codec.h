@@ -1,11 +1,11 @@
-// A plan as bytes: how Python hands one over, to the hook in a job and to the queue and the simulator elsewhere.
+// A plan as bytes, as Python passes it to the hook in a job, and to the queue and the simulator elsewhere.
 //
-// Rule of this file: the layout that core/plan_codec.py writes, and the one way to read it. A plan of another
-// version or another size is refused with a line that says so; nothing of it is used.
+// Rule of this file: the layout that core/plan_codec.py writes, and the only code that reads it. A plan of another
+// version or another size is rejected as a whole, with a message that says so.
 //
 //   PlanHeader
-//   of the push lane, then of the pull lane: its PlannedGradients, in ascending order of id, then its PlannedDeadlines,
-//   by time
+//   for the push lane, then for the pull lane: its PlannedGradients, in ascending order of id, and its
+//   PlannedDeadlines, by time
 #ifndef PROPHET_NATIVE_PLAN_CODEC_H_
 #define PROPHET_NATIVE_PLAN_CODEC_H_
 
@@ -29,8 +29,8 @@ inline constexpr uint32_t kPlanVersion = 1;
 struct PlannedLane {
   uint64_t credit;  // bytes in flight; kUnlimited for no limit
   uint32_t ranked;
-  uint32_t gradients;  // how many
-  uint32_t deadlines;  // how many
+  uint32_t gradients;  // number
+  uint32_t deadlines;  // number
   uint32_t reserved;
 };
 
@@ -39,15 +39,15 @@ struct PlanHeader {
   uint32_t version;
   uint32_t reserved;
   uint64_t bytes;           // of the whole plan
-  double bandwidth;         // bytes per second; 0 where unknown
-  double overhead_s;        // of a message
+  double bandwidth;         // bytes per second; 0 if unknown
+  double overhead_s;        // per message
   double deadline_slack_s;  // how late a predicted gradient may be
   PlannedLane lanes[2];     // push, pull
 };
 
 struct PlannedGradient {
-  double generation_s;  // after backward began; negative where unknown
-  uint64_t bytes;       // 0 where unknown
+  double generation_s;  // after backward began; negative if unknown
+  uint64_t bytes;       // 0 if unknown
   uint32_t id;
   int32_t rank;
   int32_t group;  // kNoGroup for none
@@ -63,7 +63,7 @@ struct PlannedDeadline {
 static_assert(sizeof(PlannedLane) == 24 && sizeof(PlanHeader) == 96, "mirrored in core/plan_codec.py");
 static_assert(sizeof(PlannedGradient) == 32 && sizeof(PlannedDeadline) == 16, "mirrored in core/plan_codec.py");
 
-// Reads a plan piece by piece. The bytes may lie at any address.
+// Reads a plan record by record. The bytes need not be aligned.
 class PlanReader {
  public:
   PlanReader(const void* plan, size_t bytes) : at_(static_cast<const char*>(plan)), left_(bytes) {}
@@ -79,7 +79,7 @@ class PlanReader {
   }
   size_t left() const { return left_; }
 
-  // A number that decisions may be counted with. `what` is its name for people.
+  // Returns a number that is safe to compute with; throws for any other. `what` names it in the message.
   static double finite(double number, const char* what) {
     if (!std::isfinite(number)) throw std::invalid_argument(std::string("the plan has ") + what + " that is no number");
     return number;
@@ -90,7 +90,7 @@ class PlanReader {
   size_t left_;
 };
 
-// Throws std::invalid_argument with one line where these are not the bytes of a plan of this version.
+// Throws std::invalid_argument with one line if the bytes are not a plan of this version.
 inline TwoLanePlan decode_plan(const void* plan, size_t bytes) {
   PlanReader reader(plan, bytes);
   auto header = reader.next<PlanHeader>();
@@ -132,7 +132,7 @@ inline TwoLanePlan decode_plan(const void* plan, size_t bytes) {
   return TwoLanePlan{std::move(decoded[0]), std::move(decoded[1])};
 }
 
-// No bytes: no plan, which is order of arrival without limits.
+// Without bytes, returns no plan: arrival order without limits.
 inline TwoLanePlan decode_plan_or_none(std::optional<std::string_view> plan) {
   return plan ? decode_plan(plan->data(), plan->size()) : TwoLanePlan{};
 }

@@ -1,24 +1,24 @@
-// The scheduled queue: which task goes on the wire next.
+// The scheduled queue, which decides which task goes on the wire next.
 //
-// Rule of this file: a pure state machine. Time is passed in; there is no clock, thread, lock, socket
-// or log here. One of these is one lane: hosts drive two of them together, as two_lane_queue.h has them.
+// Rule of this file: a pure state machine. The caller passes the time in; there is no clock, thread, lock, socket
+// or log here. One queue is one lane. Hosts drive two of them together, see two_lane_queue.h.
 //
-// A task (one partition of one gradient) is added when its data is there, leaves once through get(),
-// and is in flight until finish(). A QueuePlan turns four knobs: order, credit, deadline and group.
+// A task (one partition of one gradient) is added when its data is ready, leaves once through get(),
+// and is in flight until finish(). A QueuePlan sets four knobs: order, credit, deadline and group.
 // Invariants, property-tested in tests/core/test_queue.py:
-//   - every task, one without bytes too, leaves exactly once; what is in flight is never negative and ends at 0;
+//   - every task, even one without bytes, leaves exactly once; bytes in flight are never negative and end at 0;
 //   - a task never starts while a more urgent ready one fits;
-//   - progress: with nothing in flight a ready task waits at most for a predicted deadline, and never
-//     longer than the watchdog bound; so without deadlines and groups the watchdog lets go only past
-//     what is in flight and has not ended for so long;
-//   - no plan, or an error, means arrival order without limits but the host's own;
-//   - a task is held for want of a place only while others have them, and never by less urgent ones alone.
+//   - progress: with nothing in flight, a ready task waits at most for a predicted deadline, and never longer than
+//     the watchdog allows. So without deadlines and groups, the watchdog releases a task only if others are in
+//     flight and none has finished for that long;
+//   - no plan, or an error, means arrival order without limits except the host's own;
+//   - a task waits for a place only while others occupy places, and never if those are all less urgent.
 //
-// Places. A host whose engine bears only so many messages at once gives `most_in_flight`, and then each task in flight
-// takes one of so many places. The more urgent a task is, the more of them it may fill: rank -1 (what somebody waits
-// for right now) all of them, rank 0 all but one, and so on down to half. So each rank before that point has a place
-// that no less urgent task can take, and a more urgent task goes even where all that is in flight is stuck, as pulls
-// may be (docs/decisions/places-in-flight.md). The watchdog may go past by half as much again, and nothing beyond that.
+// Places. If an engine can handle only a limited number of messages at once, its host sets `most_in_flight`. Each task
+// in flight then occupies one of that many places. The more urgent a task is, the more places it may fill: rank -1
+// (needed right now) all of them, rank 0 all but one, and so on down to half. So each rank before that point has a
+// place that no less urgent task can take. A more urgent task can start even if all tasks in flight are stuck, as pulls
+// may be (docs/decisions/places-in-flight.md). The watchdog may exceed `most_in_flight` by half, and never by more.
 #ifndef PROPHET_NATIVE_QUEUE_H_
 #define PROPHET_NATIVE_QUEUE_H_
 
@@ -51,30 +51,30 @@ struct Task {
 struct GradientPlan {
   int32_t rank = 0;            // 0 is the most urgent
   int32_t group = kNoGroup;    // gradients of one group travel as one
-  double generation_s = -1.0;  // predicted, after backward began; negative where unknown
+  double generation_s = -1.0;  // predicted, after backward began; negative if unknown
 };
 
 struct Deadline {
   double time_s = 0;  // after backward began
-  int32_t rank = 0;   // of the gradient that is predicted then
+  int32_t rank = 0;   // of the gradient predicted for that time
 };
 
 struct QueuePlan {
   bool ranked = false;  // false: arrival order
-  // For pulls, which may be stuck: what is less urgent than the candidate does not count
+  // For pulls, which may be stuck: only tasks at least as urgent as the candidate count
   // (docs/decisions/no-credit-on-pulls.md).
   bool credit_counts_only_urgent = false;
   uint64_t credit = kUnlimited;             // bytes in flight
   std::vector<Deadline> deadlines;          // by time
   std::map<int32_t, uint64_t> group_bytes;  // size of each group
   std::unordered_map<uint32_t, GradientPlan> gradients;
-  double bandwidth = 0;  // bytes per second; 0 where unknown, and then deadlines are not applied
+  double bandwidth = 0;  // bytes per second; 0 if unknown, and then deadlines are not applied
   double overhead_s = 0;
-  double deadline_slack_s = 0;  // how late a predicted gradient may be before nobody waits for it
+  double deadline_slack_s = 0;  // how late a predicted gradient may be before the queue stops waiting for it
 
   int32_t rank_of(uint32_t gradient) const {
     if (!ranked) return 0;
-    if (gradient & kUnprofiledGradient) return -1;  // somebody is waiting for it right now
+    if (gradient & kUnprofiledGradient) return -1;  // needed right now
     auto it = gradients.find(gradient);
     return it == gradients.end() ? static_cast<int32_t>(gradient) : it->second.rank;
   }
@@ -84,13 +84,13 @@ struct QueuePlan {
     return it == gradients.end() ? kNoGroup : it->second.group;
   }
 
-  // The group of the gradient that is generated first; kNoGroup where that is not known, or where there is no other.
+  // Group of the gradient that is generated first; kNoGroup if unknown, or if there is no other group.
   int32_t first_group() const {
     double first_s = kNever;
     uint32_t first = 0;
     for (const auto& [gradient, plan] : gradients) {
       if (plan.group == kNoGroup || plan.generation_s < 0) continue;
-      // Of one step of the stepwise pattern the last layer comes first.
+      // Within one step of the stepwise pattern, the last layer is first.
       if (plan.generation_s < first_s || (plan.generation_s == first_s && gradient > first)) {
         first_s = plan.generation_s;
         first = gradient;
@@ -105,15 +105,15 @@ struct QueuePlan {
   }
 };
 
-// What get() decided. Without a task, `retry_at` is when asking again may give another answer even
-// if nothing else happens (kNever: only an add or a finish can change it).
+// Decision of get(). Without a task, `retry_at` is the time from which the answer may differ even if nothing else
+// happens (kNever: only an add or a finish can change it).
 struct Decision {
   bool start = false;
   Task task;
   double retry_at = kNever;
-  bool by_watchdog = false;  // the task had been held with nothing moving
-  bool unanswered = false;   // and that for want of credit or a place, which only a finish gives back
-  bool frees_push = false;   // of the pull lane: pushes had to let requests go first, and need no longer
+  bool by_watchdog = false;  // the task was held while nothing moved
+  bool unanswered = false;   // and it lacked credit or a place, which only a finish returns
+  bool frees_push = false;   // pull lane: pushes no longer have to let requests go first
 };
 
 class ScheduledQueue {
@@ -125,7 +125,7 @@ class ScheduledQueue {
     if (!(watchdog_s >= 0) || most_in_flight == 0) throw std::invalid_argument("a queue that lets nothing go");
   }
 
-  // Returns false, and takes nothing, where the id is already pending or in flight.
+  // Returns false, and changes nothing, if the id is already pending or in flight.
   bool add(const Task& task, double now) {
     if (!known_.insert({task.id, State{}}).second) return false;
     take_up_at_new_iteration(task.gradient);
@@ -144,8 +144,7 @@ class ScheduledQueue {
     return decision;
   }
 
-  // What get() would decide, with all that it does but start the task: a host that asks in vain changes what the
-  // watchdog knows, and only that.
+  // Decides as get() does, but does not start the task. A host that asks in vain changes only the watchdog's state.
   Decision look(double now) {
     release_overdue_groups(now);
     if (ready_.empty()) {
@@ -155,19 +154,19 @@ class ScheduledQueue {
     const Entry& candidate = ready_.front();
     double retry_at = may_start(candidate, now);
     if (retry_at <= now) return Decision{true, candidate.task, now};
-    // The watchdog: a ready task that nothing has moved past for `watchdog_s` goes, and is reported.
+    // The watchdog: once nothing has moved for `watchdog_s`, the ready task goes, and is reported.
     if (held_since_ == kNever) held_since_ = now;
     if (in_flight_.tasks >= most_ever_) return Decision{false, Task{}, kNever};
-    // The very sum that is given as `retry_at`: a difference may round to just below, and the asking never end.
+    // The same sum as in `retry_at`: a difference could round to just below `watchdog_s`, and the host ask forever.
     double release_at = held_since_ + watchdog_s_;
     if (now >= release_at) return Decision{true, candidate.task, now, true, retry_at == kNever};
     return Decision{false, Task{}, std::min(retry_at, release_at)};
   }
 
-  // When the wire will have taken what was started, as far as the plan can tell.
+  // Predicted time at which all started tasks will have left the wire.
   double wire_free_at() const { return wire_free_at_; }
 
-  // Returns false where no such task is in flight.
+  // Returns false if no such task is in flight.
   bool finish(uint64_t id, double now) {
     auto it = known_.find(id);
     if (it == known_.end() || !it->second.in_flight) return false;
@@ -182,8 +181,8 @@ class ScheduledQueue {
     return true;
   }
 
-  // Swaps the plan whole; null means arrival order without limits. Pending tasks are re-ranked. A plan with
-  // groups is taken up when the next iteration begins: in the middle of one, what a group waits for may be gone.
+  // Replaces the plan; null means arrival order without limits. Re-ranks pending tasks. A plan with groups takes effect
+  // when the next iteration begins: in the middle of one, members that a group waits for may already be gone.
   void set_plan(std::shared_ptr<const QueuePlan> plan) {
     first_group_ = plan && next_sequence_ > 0 ? plan->first_group() : kNoGroup;
     past_first_group_ = false;
@@ -195,7 +194,7 @@ class ScheduledQueue {
     }
   }
 
-  // Forgets every task, pending or in flight, where the engine that had them is gone. The plan stays.
+  // Drops all tasks, pending or in flight, because their engine is gone. The plan stays.
   void clear() {
     ready_.clear();
     groups_.clear();
@@ -218,8 +217,8 @@ class ScheduledQueue {
   bool empty() const { return known_.empty(); }
   uint64_t in_flight_bytes() const { return in_flight_.bytes; }
   uint64_t watchdog_releases() const { return watchdog_releases_; }
-  // Of those, what had waited for a finish: others were in flight, and none of them had ended for so long. The rest had
-  // waited for what was predicted, a deadline or a group's last member, and did not come.
+  // Those of the releases that waited for a finish: others were in flight, and none finished in that time. The rest
+  // waited for a predicted gradient, of a deadline or a group, that did not appear.
   uint64_t unanswered_releases() const { return unanswered_releases_; }
 
  private:
@@ -229,7 +228,7 @@ class ScheduledQueue {
     Task task;
     double added_s;
   };
-  // std heap functions keep the greatest in front: "greater" here means later to go.
+  // std heap functions keep the greatest element in front, so an entry that goes later must compare as less.
   struct GoesLater {
     bool operator()(const Entry& a, const Entry& b) const {
       return a.rank != b.rank ? a.rank > b.rank : a.sequence > b.sequence;
@@ -240,7 +239,7 @@ class ScheduledQueue {
     int32_t rank = 0;
     uint32_t bytes = 0;
   };
-  // A task may have no bytes, so only the number of tasks says whether there are any.
+  // Tasks may have no bytes, so only the number of tasks tells whether any are in flight.
   struct Flying {
     size_t tasks = 0;
     uint64_t bytes = 0;
@@ -275,7 +274,7 @@ class ScheduledQueue {
     return plan_ && !plan_->group_bytes.empty() ? plan_->group_of(gradient) : kNoGroup;
   }
 
-  // An iteration begins where a member of the group that is generated first follows a gradient of another.
+  // An iteration begins when a member of the first-generated group follows a gradient of another group.
   void take_up_at_new_iteration(uint32_t gradient) {
     if (!next_plan_ || next_plan_->gradients.count(gradient) == 0) return;
     if (next_plan_->group_of(gradient) != first_group_) {
@@ -285,7 +284,7 @@ class ScheduledQueue {
     }
   }
 
-  // Where all bytes of a group are there it may lack a task without bytes, which would wait for the next iteration's.
+  // A task without bytes is never held: its group may have left without it, and it would wait for the next iteration's.
   void make_ready_or_hold(const Entry& entry) {
     int32_t group = entry.task.bytes > 0 ? group_of(entry.task.gradient) : kNoGroup;
     if (group == kNoGroup) {
@@ -300,7 +299,7 @@ class ScheduledQueue {
     std::push_heap(ready_.begin(), ready_.end(), GoesLater());
   }
 
-  // A group travels as one: its members become ready together, when all of its bytes are there.
+  // A group travels as one: its members become ready together, once all its bytes are there.
   void hold_in_group(int32_t group, const Entry& entry) {
     WaitingGroup& waiting = groups_[group];
     waiting.bytes += entry.task.bytes;
@@ -329,7 +328,7 @@ class ScheduledQueue {
     return earliest;
   }
 
-  // A member that never comes (a skipped gradient) must not hold the others for ever.
+  // A member that never appears (a skipped gradient) must not hold the others forever.
   void release_overdue_groups(double now) {
     if (groups_.empty()) return;
     std::vector<int32_t> overdue;
@@ -342,7 +341,7 @@ class ScheduledQueue {
     }
   }
 
-  // The latest generation time seen says where in the backward pass the job is, and so when it began.
+  // The generation time of the newest gradient tells how far backward has come, and so when it began.
   void note_generation(uint32_t gradient, double now) {
     if (!plan_ || plan_->deadlines.empty()) return;
     auto it = plan_->gradients.find(gradient);
@@ -353,7 +352,7 @@ class ScheduledQueue {
     }
   }
 
-  // When the candidate may start: now or earlier for "at once", kNever for "after a finish".
+  // When the candidate may start: `now` or earlier for "at once", kNever for "only after a finish".
   double may_start(const Entry& candidate, double now) const {
     if (!has_place(candidate)) return kNever;
     if (!plan_) return now;
@@ -361,7 +360,7 @@ class ScheduledQueue {
     double deadline_at = next_deadline(candidate.rank, now);
     if (deadline_at == kNever) return now;
     double finish_at = std::max(now, wire_free_at_) + plan_->overhead_s + candidate.task.bytes / plan_->bandwidth;
-    // Constraint 11 of the paper: a transfer ends before a more urgent gradient appears.
+    // Constraint 11 of the paper: a transfer must end before a more urgent gradient appears.
     return finish_at <= deadline_at ? now : deadline_at + plan_->deadline_slack_s;
   }
 
@@ -384,8 +383,8 @@ class ScheduledQueue {
     return counted.tasks == 0 || counted.bytes + candidate.task.bytes <= plan_->credit;
   }
 
-  // The next one that somebody still waits for: what is later than the slack (a gradient that this iteration skips)
-  // holds nothing, and lets nothing past those after it.
+  // Returns the next deadline that is not overdue by more than the slack. An overdue one (of a gradient that this
+  // iteration skips) neither holds the candidate nor hides the deadlines after it.
   double next_deadline(int32_t candidate_rank, double now) const {
     if (plan_->deadlines.empty() || plan_->bandwidth <= 0 || backward_began_at_ == kNever) return kNever;
     for (const Deadline& deadline : plan_->deadlines) {
@@ -411,9 +410,9 @@ class ScheduledQueue {
 
   const double watchdog_s_;
   const size_t most_in_flight_;
-  const size_t most_ever_;  // with what the watchdog lets go
+  const size_t most_ever_;  // including releases of the watchdog
   std::shared_ptr<const QueuePlan> plan_;
-  std::shared_ptr<const QueuePlan> next_plan_;  // one with groups, until the next iteration begins
+  std::shared_ptr<const QueuePlan> next_plan_;  // a plan with groups, until the next iteration begins
   int32_t first_group_ = kNoGroup;              // of next_plan_
   bool past_first_group_ = false;
   std::vector<Entry> ready_;  // a heap

@@ -1,6 +1,6 @@
-// The servers of the simulated cluster: the sums of their keys, and how long they take.
+// Servers of the simulated cluster: the sums of their keys, and the time that servers take.
 //
-// Rule of this file: what a server has and when it is ready; messages are simulator.h's. Times are seconds of the
+// Rule of this file: a server's state, and when it is ready. simulator.h has the messages. Times are seconds of the
 // virtual clock, sizes bytes.
 #ifndef PROPHET_NATIVE_SERVERS_H_
 #define PROPHET_NATIVE_SERVERS_H_
@@ -29,14 +29,14 @@ class Servers {
     for (auto& keys : keys_) keys.resize(partitions);
   }
 
-  // When a server is through with a message with data that is there now: in turn, where that takes time.
+  // Returns when a server will have handled a message with data that arrives now. It handles one at a time.
   double handled(uint32_t server, double now) {
     if (overhead_s_ == 0) return now;
     double& until = handles_until_[server];
     return until = std::max(until, now) + overhead_s_;
   }
 
-  // Takes in a push. Returns the workers whose requests can be answered since then.
+  // Records a push. Returns the workers whose requests can now be answered.
   std::vector<uint32_t> pushed(uint32_t p, const Partition& partition, uint32_t round, double now) {
     Key& key = keys_[round % 2][p];
     if (rate_ > 0) {
@@ -47,7 +47,7 @@ class Servers {
     return std::exchange(key.waiting, {});
   }
 
-  // Takes in a worker's request. Returns false where the answer has to wait for other workers.
+  // Records a worker's request. Returns false if the answer has to wait for other workers.
   bool requested(uint32_t w, uint32_t p, uint32_t round) {
     Key& key = keys_[round % 2][p];
     if (!synchronous_ || key.pushed >= workers_) return true;
@@ -55,7 +55,7 @@ class Servers {
     return false;
   }
 
-  // When an answer can leave, at the earliest now.
+  // Returns when an answer can leave: now at the earliest.
   double answer(uint32_t p, uint32_t round, double now) {
     Key& key = keys_[round % 2][p];
     if (synchronous_ && ++key.answered == workers_) key.pushed = key.answered = 0;
@@ -63,19 +63,19 @@ class Servers {
   }
 
  private:
-  // A key's sum at its server in one round; rounds alternate between two, as the front end's keys do.
+  // A key's sum at its server in one round. Rounds alternate between two keys, as in the front end.
   struct Key {
     uint32_t pushed = 0;
     uint32_t answered = 0;
     double summed_at = 0;
-    std::vector<uint32_t> waiting;  // workers whose request came before the sum was complete
+    std::vector<uint32_t> waiting;  // workers whose request arrived before the sum was complete
   };
 
   const uint32_t workers_;
   const bool synchronous_;
   const double rate_, overhead_s_;
-  std::vector<double> free_at_;        // by server: when it has summed up what it has so far
-  std::vector<double> handles_until_;  // by server: when it is through with the messages so far
+  std::vector<double> free_at_;        // by server: when it will have summed all pushes so far
+  std::vector<double> handles_until_;  // by server: when it will have handled all messages so far
   std::vector<Key> keys_[2];           // by parity of the round and partition
 };
 

@@ -1,7 +1,6 @@
-// What a simulation is told, and the records that it leaves.
+// Input of a simulation, and the records that it produces.
 //
-// Rule of this file: plain values; what happens between them is simulator.h's. Times are seconds of the virtual clock,
-// sizes bytes.
+// Rule of this file: plain values; simulator.h has the behaviour. Times are seconds of the virtual clock, sizes bytes.
 #ifndef PROPHET_NATIVE_SIMULATION_SPEC_H_
 #define PROPHET_NATIVE_SIMULATION_SPEC_H_
 
@@ -15,8 +14,8 @@ enum class Exchange { kSynchronous = 0, kAsynchronous = 1, kCollective = 2 };
 struct OperationSpec {
   double seconds = 0;
   uint32_t inputs = 0;               // operations of the same iteration that it waits for
-  std::vector<uint32_t> successors;  // those that wait for it
-  std::vector<uint32_t> generates;   // tensors whose generation it is part of
+  std::vector<uint32_t> successors;  // operations that wait for it
+  std::vector<uint32_t> generates;   // tensors that it takes part in generating
 };
 
 inline constexpr uint32_t kOwnPlace = 0xFFFFFFFFu;
@@ -24,8 +23,8 @@ inline constexpr uint32_t kOwnPlace = 0xFFFFFFFFu;
 struct TensorSpec {
   uint32_t bytes = 0;
   std::vector<uint32_t> needed_by;   // operations of the next iteration
-  std::vector<uint32_t> parts;       // bytes of its partitions, where they are not all of the same size
-  uint32_t id = kOwnPlace;           // what tasks and events call it; its place among its layout's tensors otherwise
+  std::vector<uint32_t> parts;       // bytes of its partitions, if they differ in size
+  uint32_t id = kOwnPlace;           // its id in tasks and events; by default its index among its layout's tensors
   std::vector<uint32_t> needed_now;  // operations of the same iteration
 };
 
@@ -37,25 +36,21 @@ struct ClusterSpec {
   uint32_t servers = 1;
   Exchange exchange = Exchange::kSynchronous;
   double latency_s = 0;     // of every message
-  double server_rate = 0;   // bytes per second that a server sums up; 0 for no limit
-  double header_bytes = 0;  // of every message; an acknowledgement or a request is nothing else
+  double server_rate = 0;   // bytes per second that a server sums; 0 for no limit
+  double header_bytes = 0;  // of every message; acknowledgements and requests have nothing else
   double watchdog_s = 1.0;  // of the queues
   uint32_t iterations = 1;
-  int32_t backward = -1;  // the operation that backward begins with, for the marks
-  // A worker is done when backward of its last iteration begins: two iterations then cost what one period does.
+  int32_t backward = -1;  // backward's first operation, for the marks
+  // A worker is done when backward of its last iteration begins. Two iterations then simulate just one full period.
   bool ends_at_backward = false;
-  // A server's time for a message with data.
-  double server_overhead_s = 0;
-  // Of a collective: how many operations are under way at once, 0 for no limit; of how many bytes each piece is that
-  // waits for the latency by itself, 0 where none is cut; which share of all that latency passes while its bytes are on
-  // the channel; and what one takes of the workers' processors, with so many bytes per second beside, 0 for no limit.
-  uint32_t at_once = 0;
-  double piece_bytes = 0;
-  double meanwhile = 0;
-  // Or its latency passes before its bytes travel. It is issued just so early that it can follow the one before it.
-  bool delay_first = false;
-  double operation_s = 0;
-  double operation_rate = 0;
+  double server_overhead_s = 0;  // a server's time for each message with data
+  // Of collectives:
+  uint32_t at_once = 0;       // maximum number of operations in flight; 0 for no limit
+  double piece_bytes = 0;     // size of the pieces that each pay the latency; 0 for one piece
+  double meanwhile = 0;       // share of all this latency that passes while the bytes are on the channel
+  bool delay_first = false;   // the latency passes before the bytes travel; issue just early enough to follow the last
+  double operation_s = 0;     // processor time of an operation on the workers
+  double operation_rate = 0;  // bytes per second of their processors in addition; 0 for no limit
 };
 
 struct ComputeRecord {
@@ -67,7 +62,7 @@ struct ComputeRecord {
   uint32_t reserved;
 };
 
-// A message of a recorded worker on its link.
+// One message of a recorded worker on its link.
 struct LinkRecord {
   double started_s;
   double finished_s;
@@ -78,9 +73,9 @@ struct LinkRecord {
 };
 
 struct Mark {
-  double start_s;     // the iteration before is over
+  double start_s;     // the previous iteration ends
   double backward_s;  // backward begins
-  double end_s;       // every operation is done
+  double end_s;       // all operations are done
 };
 
 }  // namespace prophet

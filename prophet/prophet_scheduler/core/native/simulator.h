@@ -1,25 +1,24 @@
-// A cluster on a virtual clock: workers that compute, the very TwoLaneQueue of a job, links and servers.
+// A cluster on a virtual clock: workers that compute, the same TwoLaneQueue as in a job, links and servers.
 //
-// Rule of this file: discrete events, nothing random and nothing real. What varies (computing times, rates of links)
-// is given as numbers, so the same input gives the same output, bit for bit. What comes in and out is in
-// simulation_spec.h, and is made in simulate/. Events with equal times happen in the order in which they were
-// scheduled.
+// Rule of this file: discrete events, nothing random and nothing real. Whatever varies (computing times, link rates)
+// is input, so the same input gives the same output, bit for bit. simulation_spec.h has the input and output, and
+// simulate/ makes the input. Events with equal times happen in the order in which they were scheduled.
 //
 // The model:
-//   - A worker has one processor and, for each iteration, the same graph of operations. A ready operation starts when
-//     the processor is free, the one with the least index first. Its end may generate tensors; it may need tensors of
-//     the iteration before, or of the same one.
-//   - A tensor travels as partitions. What the tensors are may change from a round on, the same for all workers: a
-//     layout is the tensors of one cut of the job's gradients.
-//   - With servers: push, acknowledgement, pull request, answer, as BytePS does it; the server answers when every
-//     worker has pushed (synchronous) or at once (asynchronous). Collective: one channel for all; a tensor is ready
-//     when every worker has generated it. An operation is on the channel and takes processor time meanwhile, and is
-//     over when it is through with both; on each, operations take turns.
-//   - A server spends time on every message with data, in and out, one after another; the acknowledgement of a push and
-//     the sum wait for that.
-//   - A link of a node and direction is first come, first served: a message of s bytes takes overhead + s / rate there,
-//     where the rate may change over time. Messages cut through: the receiver's link is taken while the last bytes
-//     arrive, so one narrow link costs its own time only.
+//   - A worker has one processor and, for each iteration, the same graph of operations. When the processor is free, it
+//     starts the ready operation with the lowest index. The end of an operation may generate tensors. An operation may
+//     need tensors of the previous iteration, or of the same one.
+//   - A tensor travels as partitions. A layout has the tensors of one cut of the job's gradients. It may change at the
+//     start of a round, for all workers alike.
+//   - With servers: push, acknowledgement, pull request and answer as in BytePS. The server answers when every worker
+//     has pushed (synchronous) or at once (asynchronous). Collective: one channel for all. A tensor is ready when every
+//     worker has generated it. An operation uses the channel and the processors at the same time, and ends when both
+//     are done. Operations take turns on each.
+//   - A server takes time for each message with data, in and out, one after another. A push is acknowledged and summed
+//     after that.
+//   - Each direction of a node's link is first come, first served. A message of s bytes takes overhead + s / rate
+//     there; the rate may change over time. Messages cut through: the receiver's link is busy while the last bytes
+//     arrive, so a single narrow link costs only its own time.
 #ifndef PROPHET_NATIVE_SIMULATOR_H_
 #define PROPHET_NATIVE_SIMULATOR_H_
 
@@ -45,7 +44,7 @@ namespace prophet {
 
 class Simulation {
  public:
-  // Throws std::invalid_argument or std::out_of_range where the spec cannot be.
+  // Throws std::invalid_argument or std::out_of_range if the spec is invalid.
   explicit Simulation(ClusterSpec spec)
       : spec_(std::move(spec)),
         layouts_(spec_.operations.size(), spec_.partition_bytes, spec_.servers),
@@ -69,7 +68,7 @@ class Simulation {
     layouts_.use_from(0, add_layout(spec_.tensors, generates));
   }
 
-  // Another cut of the same gradients; see Layouts::add.
+  // Adds a cut of the same gradients; see Layouts::add.
   uint32_t add_layout(const std::vector<TensorSpec>& tensors, const std::vector<std::vector<uint32_t>>& generates) {
     uint32_t number = layouts_.add(tensors, generates);
     size_t count = layouts_.tensors();
@@ -86,8 +85,8 @@ class Simulation {
     return number;
   }
 
-  // The layout of all rounds from the next one on that no worker has begun, and that is a multiple of `every`. Returns
-  // that round.
+  // Uses a layout from the next round on that no worker has begun and that is a multiple of `every`. Returns that
+  // round.
   uint32_t use_layout(uint32_t number, uint32_t every) {
     if (every == 0) throw std::invalid_argument("a layout from every 0th round on");
     uint32_t begun = 0;
@@ -97,7 +96,7 @@ class Simulation {
     return round;
   }
 
-  // Nodes are the workers, then the servers. In a collective, node 0's link up is the channel.
+  // Nodes are the workers, then the servers. With collectives, node 0's uplink is the channel.
   void set_link(uint32_t node, std::vector<std::pair<double, double>> up, std::vector<std::pair<double, double>> down,
                 double overhead_s, double burst_bytes) {
     up_.at(node).rate = Rate(std::move(up));
@@ -106,13 +105,13 @@ class Simulation {
     up_[node].burst_bytes = down_[node].burst_bytes = burst_bytes;
   }
 
-  // How many times as long the operations take: by worker, then iteration. Missing ones are 1.
+  // Sets factors of the operations' times, by worker, then iteration. Missing factors are 1.
   void set_compute_scale(std::vector<std::vector<double>> scale) { scale_ = std::move(scale); }
 
-  // Keeps what happens to the worker's tasks and on its link, and when it computes.
+  // Records the events of a worker's tasks, its messages, and when it computes.
   void record(uint32_t worker) { recorded_.at(worker) = true; }
 
-  // Gives all workers the plan; returns its number in their records, kNoPlan for none.
+  // Gives all workers the plan. Returns its number in their records, kNoPlan for no plan.
   uint32_t set_plan(const TwoLanePlan& plan) {
     uint32_t number = plan.push == nullptr ? kNoPlan : plans_++;
     for (uint32_t w = 0; w < workers_.size(); ++w) {
@@ -127,8 +126,8 @@ class Simulation {
     return number;
   }
 
-  // Works until `until_s` or for `events`; returns whether every worker has done its iterations. Throws
-  // std::logic_error where nothing is left to happen before that.
+  // Runs until `until_s` or for `events` events. Returns true if every worker has finished its iterations. Throws
+  // std::logic_error if no events are left before then.
   bool run(double until_s, uint64_t events) {
     if (!begun_) {
       begun_ = true;
@@ -157,7 +156,7 @@ class Simulation {
     return least;
   }
   const std::vector<Mark>& marks() const { return marks_; }
-  // What happened to the tasks of a recorded worker since the last call, in order of time.
+  // Returns the events of a recorded worker since the last call, by time.
   std::vector<Event> take_events(uint32_t worker) { return std::exchange(workers_.at(worker).events, {}); }
   const std::vector<ComputeRecord>& computing() const { return computing_; }
   const std::vector<LinkRecord>& links() const { return links_; }
@@ -203,12 +202,12 @@ class Simulation {
     uint32_t iteration = 0;
     uint32_t operations_left = 0;
     bool busy = false;
-    std::vector<uint32_t> waiting;  // by operation: inputs and tensors still to come
+    std::vector<uint32_t> waiting;  // by operation: number of inputs and tensors that are missing
     std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> ready;
-    std::vector<uint32_t> round;            // by tensor: the one that it was generated in last
-    std::vector<uint32_t> completed;        // by tensor: one more than the last round that is back
+    std::vector<uint32_t> round;            // by tensor: the round in which it was last generated
+    std::vector<uint32_t> completed;        // by tensor: last round whose result is back, plus 1
     std::vector<uint32_t> partitions_left;  // by tensor: of this round
-    std::vector<uint32_t> emitters_left;    // by tensor: operations of this round that are part of its generation
+    std::vector<uint32_t> emitters_left;    // by tensor: unfinished operations of this round that help generate it
     std::unique_ptr<TwoLaneQueue> queue;
     double asks_again[2] = {kNever, kNever};
     std::vector<Event> events;
@@ -346,7 +345,7 @@ class Simulation {
     if (workers_[w].queue->add(lane, task, now_)) note(w, p, lane, EventKind::kAdd);
   }
 
-  // Asks a lane for all that may start now, and notes when it wants to be asked again.
+  // Starts all tasks of a lane that may start now, and schedules the next time to ask.
   void pump(uint32_t w, QueueKind lane) {
     Worker& worker = workers_[w];
     for (;;) {
@@ -358,7 +357,7 @@ class Simulation {
       if (!decision.start) return ask_again(w, lane, decision.retry_at);
       uint32_t p = static_cast<uint32_t>(decision.task.id);
       note(w, p, lane, EventKind::kStart);
-      // A tensor is on its way only between its generation and the start of the next iteration that needs it.
+      // A tensor travels only between its generation and the start of the next iteration that needs it.
       const Partition& partition = layouts_.partition(p);
       uint32_t round = worker.round[partition.tensor];
       if (spec_.exchange == Exchange::kCollective) {
@@ -425,8 +424,8 @@ class Simulation {
       case kAcknowledgement:
         finish(w, p, kPush);
         add(w, p, kPull);
-        // In a job the two loops race for the wire, unless pushes let requests go first. Elsewhere either wins
-        // about as often; this is the slower way.
+        // In a job the loops of the two lanes race for the wire, unless pushes let requests go first. Either wins
+        // about as often; pushes first is the slower order.
         for (QueueKind lane : workers_[w].queue->requests_first(now_) ? kRequestsFirst : kPushesFirst) pump(w, lane);
         break;
       case kRequest:
@@ -440,7 +439,7 @@ class Simulation {
     }
   }
 
-  // The server takes in a push, or sends an answer.
+  // The server receives a push, or sends an answer.
   void server_handles(Message message, Happening event) {
     event.message = message;
     double at = servers_.handled(layouts_.partition(event.what).server, now_);
@@ -450,7 +449,7 @@ class Simulation {
 
   void server_is_done(const Happening& event) {
     if (event.message == kAnswer) return send(kAnswer, event.worker, event.what, event.iteration);
-    // As BytePS does: the acknowledgement says that the push has come, not that it is summed up.
+    // As in BytePS, the acknowledgement means that the push has arrived, not that it was summed.
     send(kAcknowledgement, event.worker, event.what, event.iteration);
     const Partition& partition = layouts_.partition(event.what);
     for (uint32_t w : servers_.pushed(event.what, partition, event.iteration, now_))
@@ -478,7 +477,7 @@ class Simulation {
     return spec_.piece_bytes > 0 ? std::max(1.0, std::ceil(bytes / spec_.piece_bytes)) : 1.0;
   }
 
-  // When the workers' processors are through with an operation that starts now.
+  // Returns when the workers' processors will have finished an operation that starts now.
   double operated(double bytes) {
     operated_until_ = std::max(operated_until_, now_) + spec_.operation_s +
                       (spec_.operation_rate > 0 ? bytes / spec_.operation_rate : 0.0);
@@ -496,7 +495,7 @@ class Simulation {
     Worker& worker = workers_[w];
     uint32_t tensor = layouts_.partition(p).tensor;
     if (--worker.partitions_left[tensor] > 0) return;
-    // An iteration that has begun counted the tensor as missing; one that has not will see that it is here.
+    // An iteration that has begun counted the tensor as missing; one that has not will find it completed.
     worker.completed[tensor] = worker.round[tensor] + 1;
     bool now = worker.round[tensor] == worker.iteration;
     if (!now && worker.completed[tensor] != worker.iteration) return;
@@ -525,7 +524,7 @@ class Simulation {
   std::vector<Link> up_, down_;            // by node
   std::vector<uint32_t> generated_by_[2];  // collective: workers, by parity of the round and tensor
   uint32_t operations_under_way_ = 0;      // collective
-  double operated_until_ = 0;              // collective: when processors are through with the operations so far
+  double operated_until_ = 0;              // collective: when processors will have finished all operations so far
   std::vector<Worker> workers_;
   std::vector<std::vector<double>> scale_;
   std::vector<bool> recorded_;

@@ -1,6 +1,6 @@
-// Python's door to the native part, prophet_scheduler.core._native: here to the simulator.
+// Python bindings of the simulator, in prophet_scheduler.core._native.
 //
-// Rule of this file: conversion only. A configuration is made into numbers in simulate/.
+// Rule of this file: conversion only. simulate/ turns a configuration into numbers.
 #include "simulator_module.h"
 
 #include <pybind11/numpy.h>
@@ -18,7 +18,7 @@ namespace prophet {
 
 namespace {
 
-// A copy as a structured array.
+// Returns a copy of the records as a structured array.
 template <typename Record>
 py::array_t<Record> array_of(const std::vector<Record>& records) {
   return py::array_t<Record>(static_cast<py::ssize_t>(records.size()), records.data());
@@ -96,7 +96,7 @@ void bind_simulator(py::module_& m) {
           [](const Simulation& simulation) {
             return array_of(simulation.marks()).reshape({simulation.spec().workers, simulation.spec().iterations});
           },
-          "Mark by worker and iteration")
+          "Marks by worker and iteration")
       .def(
           "take_events",
           [](Simulation& simulation, uint32_t worker) { return array_of(simulation.take_events(worker)); },

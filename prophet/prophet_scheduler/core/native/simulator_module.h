@@ -1,4 +1,4 @@
-// Declares the simulator's part of prophet_scheduler.core._native.
+// Python bindings of the simulator, a part of prophet_scheduler.core._native.
 #ifndef PROPHET_NATIVE_SIMULATOR_MODULE_H_
 #define PROPHET_NATIVE_SIMULATOR_MODULE_H_
 

@@ -1,11 +1,11 @@
-// The pushes and the pulls of one worker: two lanes, and the rule between them.
+// Two lanes for the pushes and the pulls of one worker, and the rule between them.
 //
-// Rule of this file: what one lane owes the other. A pure state machine like queue.h, which is one lane: the BytePS
-// hook, the simulator, the replay of a record and the tests drive this very object.
+// Rule of this file: how the lanes affect each other. A pure state machine like queue.h, which has a single lane. The
+// BytePS hook, the simulator, replays and tests all drive this same class.
 //
-// Requests first. An acknowledged push makes two things possible: the request for its pull, and the next push. They
-// leave by the same socket, where the request, a few bytes, would wait for the whole push. So from a task's coming to
-// the pull lane the push lane gives none, until the pull lane has been asked and had nothing more to start. That costs
+// Requests first. An acknowledged push makes two things possible: the request for its pull, and the next push. Both
+// leave by the same socket, where the request, a few bytes, would wait for the whole push. So once a task is added to
+// the pull lane, the push lane starts none until the pull lane has been asked and has nothing more to start. This costs
 // nothing while the wire is predicted to be busy, and lasts no longer (docs/decisions/requests-before-pushes.md).
 #ifndef PROPHET_NATIVE_TWO_LANE_QUEUE_H_
 #define PROPHET_NATIVE_TWO_LANE_QUEUE_H_
@@ -22,9 +22,9 @@ namespace prophet {
 
 enum class QueueKind : uint8_t { kPush = 0, kPull = 1 };
 
-inline constexpr double kMostForRequests_s = 1e-3;  // sending a request takes some 0.1 ms
+inline constexpr double kMostForRequests_s = 1e-3;  // sending a request takes about 0.1 ms
 
-// Null: order of arrival without limits.
+// Null means arrival order without limits.
 struct TwoLanePlan {
   std::shared_ptr<const QueuePlan> push, pull;
 };
@@ -34,7 +34,7 @@ class TwoLaneQueue {
   explicit TwoLaneQueue(double watchdog_s = 1.0, size_t most_in_flight = kUnbounded)
       : push_(watchdog_s, most_in_flight), pull_(watchdog_s, most_in_flight) {}
 
-  // As ScheduledQueue's of the same names, for one lane.
+  // As ScheduledQueue's functions of the same names, for one lane.
   bool add(QueueKind kind, const Task& task, double now) {
     if (!at(kind).add(task, now)) return false;
     if (kind == QueueKind::kPull && requests_first_until_ == kNoRequest) {
@@ -50,13 +50,13 @@ class TwoLaneQueue {
   }
   bool finish(QueueKind kind, uint64_t id, double now) { return at(kind).finish(id, now); }
 
-  // Until when pushes let requests go first; kNoRequest where no task has come to the pull lane since that had nothing
-  // to start. Set by a replay only, whose record does not have when the pull lane was asked in vain.
+  // Time until which pushes let requests go first; kNoRequest if no task was added to the pull lane since it last had
+  // nothing to start. Only replays set it: their record does not have the times when the pull lane was asked in vain.
   static constexpr double kNoRequest = -1.0;
   double requests_first_until() const { return requests_first_until_; }
   void set_requests_first_until(double until) { requests_first_until_ = until; }
 
-  // Whether pushes let requests go first at this moment: ask the pull lane before the push lane then.
+  // Returns true while pushes let requests go first. Then ask the pull lane before the push lane.
   bool requests_first(double now) const { return now < requests_first_until_; }
 
   void set_plan(TwoLanePlan plan) {
@@ -64,7 +64,7 @@ class TwoLaneQueue {
     pull_.set_plan(std::move(plan.pull));
   }
 
-  // Forgets every task, pending or in flight, where the engine that had them is gone. The plan stays.
+  // Drops all tasks, pending or in flight, because their engine is gone. The plan stays.
   void clear() {
     push_.clear();
     pull_.clear();
@@ -72,7 +72,6 @@ class TwoLaneQueue {
   }
 
   const ScheduledQueue& lane(QueueKind kind) const { return kind == QueueKind::kPush ? push_ : pull_; }
-  // Nothing waits and nothing is in flight.
   bool empty() const { return push_.empty() && pull_.empty(); }
   uint64_t watchdog_releases() const { return push_.watchdog_releases() + pull_.watchdog_releases(); }
   uint64_t unanswered_releases() const { return push_.unanswered_releases() + pull_.unanswered_releases(); }

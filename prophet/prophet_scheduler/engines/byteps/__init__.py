@@ -1,7 +1,7 @@
-"""BytePS: parameter servers on ps-lite, and the engine whose order Prophet's hook takes over.
+"""BytePS: parameter servers on ps-lite, and the engine whose scheduling Prophet's hook takes over.
 
-Started by hand as its docs/step-by-step-tutorial.md and docs/env.md say: `DMLC_*` name the roles, scheduler and servers
-run `import byteps.server`, workers the training script.
+Started by hand as in BytePS's docs/step-by-step-tutorial.md and docs/env.md: `DMLC_*` variables give the roles; the
+scheduler and servers run `import byteps.server`, and workers run the training script.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from prophet_scheduler.engines.spec import (
 from prophet_scheduler.engines.topology import PARAMETER_SERVER
 
 SERVER = "import byteps.server"
-"""The program of a scheduler and of a server."""
+"""Program of the scheduler and of servers."""
 PACKAGE = Package(
     "byteps",
     "not installed; `python -m prophet_byteps.build install` builds it for this machine's processors",
@@ -31,7 +31,7 @@ PACKAGE = Package(
 
 
 def environment(node: str, network: RunNetwork) -> dict[str, str]:
-    """Return the variables of `node`: its role, its place and the others."""
+    """Return the variables of `node`: those of ps-lite, and those of BytePS for one process per node."""
     return {
         **ps_lite.environment(node, network),
         "BYTEPS_LOCAL_RANK": "0",
@@ -43,7 +43,7 @@ def environment(node: str, network: RunNetwork) -> dict[str, str]:
 
 
 def _traced(iterations: int) -> dict[str, str]:
-    """Return the variables that trace all iterations but the first two and the last, in which the trace is written."""
+    """Return the variables that trace all iterations except the first two, and the last, which writes the trace."""
     return {
         "BYTEPS_TRACE_ON": "1",
         "BYTEPS_TRACE_START_STEP": "3",
@@ -64,7 +64,7 @@ ENGINE = EngineSpec(
     settings=("BYTEPS_", PREFIX),
     variants=(
         Variant(STOCK),
-        Variant("stock-credit", {"BYTEPS_SCHEDULING_CREDIT": "4"}),  # its own credit, in partitions
+        Variant("stock-credit", {"BYTEPS_SCHEDULING_CREDIT": "4"}),  # BytePS's own credit, in partitions
     ),
     topology=PARAMETER_SERVER,
     message_loss=ps_lite.message_loss,
@@ -73,10 +73,10 @@ ENGINE = EngineSpec(
     enable=f"{SCHEDULER}=prophet bpslaunch python train.py",
     faults="prophet_byteps.faults:check_faults",
     trace=EngineTrace(
-        frameworks=("torch",),  # it is read by PyTorch's names
+        frameworks=("torch",),  # read_trace expects PyTorch's names
         switch="BYTEPS_TRACE_ON",
         folder="BYTEPS_TRACE_DIR",
-        file=Path("0", "comm.json"),  # a folder of the local rank, which must exist
+        file=Path("0", "comm.json"),  # in a folder named after the local rank, which must exist
         settings=_traced,
         read=read_trace,
     ),

@@ -1,4 +1,4 @@
-"""BytePS as a script in PyTorch uses it, by BytePS's documentation."""
+"""BytePS for job scripts in PyTorch, used as in BytePS's documentation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 class BytePSInTorch:
-    """BytePS's examples: broadcast the parameters, wrap the optimizer; synchronize before a clip."""
+    """Exchange as in BytePS's examples: broadcast parameters, wrap the optimizer, and synchronize before clipping."""
 
     def __init__(self, compression: str = "none") -> None:
         import byteps.torch as bps
@@ -36,4 +36,4 @@ class BytePSInTorch:
             yield
 
     def close(self) -> None:
-        pass  # as in BytePS's examples; it ends with the process
+        pass  # as in BytePS's examples: BytePS ends with the process

@@ -1,4 +1,4 @@
-"""BytePS's own trace, read: a JSON file in Chrome's format, times in microseconds of the wall clock."""
+"""Reader of BytePS's own trace: a JSON file in Chrome's trace format, with times in microseconds of the wall clock."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from prophet_scheduler.engines.spec import TracedWorker
 
 
 def read_trace(path: Path, worker: TracedWorker) -> tuple[Transfer, ...]:
-    """Transfers of one worker; the trace has no sizes.
+    """Return the transfers of one worker, without sizes, which the trace does not have.
 
-    `worker` is the result of the worker that wrote it. Raises UserError, with one line, for anything but a trace.
+    `worker` is the result of the worker that wrote the trace. Raises UserError, with one line, for any other file.
     """
     try:
         return _transfers(parse_json(read_text(path))["traceEvents"], worker)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
-        raise UserError(f"{path}: is no trace of BytePS ({type(error).__name__}: {error})") from None
+        raise UserError(f"{path}: is not a trace of BytePS ({type(error).__name__}: {error})") from None
 
 
 def _transfers(trace: Iterable[Any], worker: TracedWorker) -> tuple[Transfer, ...]:
     indices = {f"Comm.byteps.Gradient.{name}": index for index, name in enumerate(worker.parameters)}
     events = [e for e in trace if e["pid"] in indices]
-    # The whole of an operation, which is on record without a stage, begins when its gradient is there.
+    # The event of a whole operation, which has no stage in its name, starts when the gradient is ready.
     generated: dict[str, list[float]] = {}
     for event in sorted(events, key=lambda e: float(e["ts"])):
         if event["name"] == event["pid"]:

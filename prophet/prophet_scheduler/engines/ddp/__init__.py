@@ -1,9 +1,9 @@
-"""PyTorch's DistributedDataParallel over gloo: an all-reduce between the workers, no servers.
+"""PyTorch's DistributedDataParallel over gloo: all-reduces between the workers, without servers.
 
-With Prophet (prophet_ddp) it is `ddp-` and the policy's name; each policy says itself whether it can run so.
+Variants with Prophet (prophet_ddp) are named `ddp-` and the policy. Each policy declares whether it supports this.
 
-Started as torch.distributed's page says (environment variable initialization): a rank for each worker,
-`GLOO_SOCKET_IFNAME` for the network that is to be used.
+Started as in torch.distributed's documentation (environment variable initialization), with one rank per worker.
+`GLOO_SOCKET_IFNAME` selects the network.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from prophet_scheduler.engines.topology import ALL_REDUCE
 from prophet_scheduler.policies import collective_policies
 
 BUCKET_CAP_MB = LAB_BUCKET_CAP_MB
-"""Variable with the bucket_cap_mb of DistributedDataParallel."""
+"""Variable with DistributedDataParallel's bucket_cap_mb."""
 BUCKET_CAPS_MB = (1, 2, 5, 10, 25, 50)
 
 

@@ -1,4 +1,4 @@
-"""DistributedDataParallel as a script in PyTorch uses it, by PyTorch's documentation."""
+"""DistributedDataParallel for job scripts in PyTorch, used as in PyTorch's documentation."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from prophet_scheduler.engines.ddp import BUCKET_CAP_MB
 
 HOOKS = {"fp16": default_hooks.fp16_compress_hook}
 _kept: list[torch.nn.Module] = []
-"""Modules, for as long as the process lasts. The last to let go of a gloo group joins its threads with the interpreter
-lock, which such a thread waits for where it is just letting go of its last operation: neither goes on (pytorch issue
-56297). A script that ends right after its last step meets that when its module goes, in one end of some sixty here."""
+"""Modules, kept alive until the process exits. Whoever drops the last reference to a gloo group joins its threads while
+holding the GIL. A thread that is just dropping its last operation waits for the GIL: a deadlock (pytorch issue 56297).
+It occurred in about one of sixty scripts here that end right after their last step, when their module is freed."""
 
 
 class DdpInTorch:
-    """PyTorch's tutorial: a process group from the environment, and a wrapped model."""
+    """Exchange as in PyTorch's tutorial: a process group from the environment, and a wrapped model."""
 
     def __init__(self, compression: str = "none") -> None:
         torch.distributed.init_process_group("gloo")
@@ -39,7 +39,7 @@ class DdpInTorch:
         return ddp, optimizer
 
     def averaged(self, optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()  # They are when backward() has returned.
+        return contextlib.nullcontext()  # Gradients are averages once backward() has returned.
 
     def close(self) -> None:
         torch.distributed.destroy_process_group()

@@ -1,7 +1,7 @@
-"""The zoo: real models as profiles, made from their layer shapes.
+"""The zoo: profiles of real models, made from their layer shapes.
 
-Rule of this file: the models by name, and the default steps and times of each. Shapes are in the files beside it,
-stepwise.py makes profiles of layers, and timings.py has published times. docs/profiles.md lists it all.
+Rule of this file: the models by name, and their default steps and times. The other files in this folder have the
+shapes, stepwise.py makes profiles from layers, and timings.py has published times. docs/profiles.md lists it all.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ MODELS = tuple(_SHAPES)
 DEFAULT_DEVICE = "m60"
 """GPU of the Prophet paper's g3.8xlarge instances."""
 _PUBLISHED_STEPS: Mapping[str, int | Pattern] = {"resnet50": 13, "vgg19": ((0, 1), (2, 13), (14, 27), (28, 37))}
-"""Stepwise patterns in the paper: figure 4 for ResNet-50 in MXNet, the text of section 2.2 for VGG-19 in TensorFlow."""
+"""Stepwise patterns in the paper: ResNet-50 in MXNet in figure 4, VGG-19 in TensorFlow in the text of section 2.2."""
 _GRADIENTS_A_STEP = 157 / 13
-"""Gradients in a step of ResNet-50 in figure 4, which has 157. A framework hands gradients over after a number of
-operations rather than after a time, so other models of the same framework should have about as many in a step."""
+"""Gradients per step of ResNet-50 in figure 4, which has 157 gradients. Frameworks deliver gradients after a number of
+operations rather than after a time, so other models in the same framework should have about as many per step."""
 _RESNET50_BACKWARD_S, _RESNET50_FORWARD_S = 0.6, 0.3
 """Computing times of ResNet-50 in this project's replays: about a batch of 64 on the paper's GPU (table 2)."""
 
@@ -67,7 +67,7 @@ def layers(model: str) -> tuple[Layer, ...]:
 
 
 def default_steps(model: str) -> int | Pattern:
-    """Return the model's stepwise pattern: the paper's, or else equal steps with as many gradients as ResNet-50's."""
+    """Return the paper's stepwise pattern, or a number of equal steps with about as many gradients as ResNet-50's."""
     return _PUBLISHED_STEPS.get(model) or max(2, round(len(layers(model)) / _GRADIENTS_A_STEP))
 
 
@@ -81,15 +81,15 @@ def profile(
     backward_s: float | None = None,
     forward_s: float | None = None,
 ) -> Profile:
-    """Return the gradients of `model`: sizes from its shapes, times from its work.
+    """Return the profile of `model`: sizes from its shapes, times from its work.
 
-    `total_bytes` scales the sizes to that sum. `steps` is the number of equal intervals of the backward pass; the
-    default is default_steps. `backward_s` and `forward_s` are the seconds of the two passes. Their defaults are the
-    published ones for `batch_size` samples on `device`; without a batch size, ResNet-50's 0.6 s and 0.3 s scaled by the
-    work of this model.
+    `total_bytes` scales the sizes to that sum. `steps` is the number of equal intervals of the backward pass, by
+    default from default_steps. `backward_s` and `forward_s` are the seconds of the two passes. They default to
+    published times for `batch_size` samples on `device` or, without a batch size, to ResNet-50's 0.6 s and 0.3 s scaled
+    by the work of this model.
 
-    Raises UserError for an unknown model or device, a batch size without published times, and numbers that make no
-    profile.
+    Raises UserError for an unknown model or device, a batch size without published times, and numbers that give no
+    valid profile.
     """
     shapes = layers(model)
     if batch_size is not None and (backward_s is None or forward_s is None):

@@ -1,6 +1,6 @@
-"""BERT, the Transformer and a recurrent translator, as layer shapes.
+"""Layer shapes of BERT, the Transformer and a recurrent translator.
 
-Rule of this file: shapes from the papers, each function with its source; totals are tested against published ones.
+Rule of this file: shapes from the papers, each function with its source. Tests compare totals with published ones.
 """
 
 from __future__ import annotations
@@ -8,19 +8,19 @@ from __future__ import annotations
 from prophet_scheduler.models.zoo.layers import Layer, Shapes
 
 BERT_TOKENS = 128
-"""Tokens of a sequence, for the work: the length in nine tenths of the steps of Devlin et al. (appendix A.2)."""
+"""Tokens per sequence, for the work: the length in 90% of the steps of Devlin et al. (appendix A.2)."""
 BERT_VOCABULARY = 30_522
 """Vocabulary of the released uncased models; the paper says 30,000 (section 3)."""
 TRANSFORMER_TOKENS = 32
-"""Tokens of a sentence, source and target each, for the work: an assumption, since the paper batches by tokens."""
+"""Tokens per sentence, source and target each, for the work: an assumption, since the paper batches by tokens."""
 TRANSFORMER_VOCABULARY = 37_000
-"""Vocabulary of both languages together: "about 37000 tokens" (section 5.1)."""
+"""Shared vocabulary of both languages: "about 37000 tokens" (section 5.1)."""
 PACE_VOCABULARY = 31_032
-"""Vocabulary of each language, which was not published: with it PACE's Transformer has its 91.8 million (table II)."""
+"""Vocabulary of each language. It was not published; this one gives PACE's Transformer its 91.8 million (table II)."""
 
 
 def bert(depth: int, width: int) -> list[Layer]:
-    """Devlin et al., NAACL 2019, section 3, with the pooler and without the pre-training heads."""
+    """Return BERT of Devlin et al., NAACL 2019, section 3, with the pooler and without the pre-training heads."""
     shapes = Shapes()
     shapes.embedding("embeddings.word", BERT_VOCABULARY, width)
     shapes.embedding("embeddings.position", 512, width)
@@ -35,11 +35,11 @@ def bert(depth: int, width: int) -> list[Layer]:
 
 
 def transformer() -> list[Layer]:
-    """Vaswani et al., NIPS 2017, table 3, the base model: 6 + 6 layers, 512 wide.
+    """Return the base model of Vaswani et al., NIPS 2017, table 3: 6 + 6 layers, 512 wide.
 
-    Both embeddings and the layer before the softmax are one matrix (section 3.4). The encoder's embedding reads it
-    first, so its gradient is complete last: it is the first gradient. The work of the softmax layer comes at the end
-    of the forward pass all the same, and is written down with the last normalisation.
+    Both embeddings and the layer before the softmax share one matrix (section 3.4). The encoder's embedding reads it
+    first, so its gradient is complete last, and is the first in forward order. The work of the softmax layer is still
+    at the end of the forward pass, and is counted with the last normalisation.
     """
     width, tokens = 512, TRANSFORMER_TOKENS
     shapes = Shapes()
@@ -58,10 +58,10 @@ def transformer() -> list[Layer]:
 
 
 def transformer_untied() -> list[Layer]:
-    """PACE's Transformer (INFOCOM 2020, table II): 91.8 million parameters in 164 tensors, 6 + 6 layers, 512 wide.
+    """Return PACE's Transformer (INFOCOM 2020, table II): 91.8 million parameters in 164 tensors, 6 + 6 layers of 512.
 
-    The Transformer of Sockeye, MXNet's translator, has as many tensors: query, key and value of self-attention are one
-    matrix, attention has no biases, encoder and decoder end in a normalisation, and no embedding is shared.
+    Sockeye's Transformer for MXNet has as many tensors: query, key and value of self-attention share one matrix,
+    attention has no biases, encoder and decoder end in a normalisation, and no embedding is shared.
     """
     width, tokens = 512, TRANSFORMER_TOKENS
     shapes = Shapes()
@@ -83,11 +83,11 @@ def transformer_untied() -> list[Layer]:
 
 
 def seq2seq() -> list[Layer]:
-    """PACE's Seq2Seq (INFOCOM 2020, table II): 67.2 million parameters in 32 tensors, with no shape published.
+    """Return PACE's Seq2Seq (INFOCOM 2020, table II): 67.2 million parameters in 32 tensors, of unpublished shape.
 
-    Taken here for a translator as of Wu et al., "Google's neural machine translation system" (2016), sections 3 and
-    3.1: LSTM, the first encoder layer in both directions, what attention found goes into every decoder layer. Two
-    encoder and four decoder layers 512 wide make 32 tensors, and with the Transformer's vocabulary 67.6 million.
+    Here it is modelled on Wu et al., "Google's neural machine translation system" (2016), sections 3 and 3.1: LSTMs,
+    a bidirectional first encoder layer, and attention's output as input of every decoder layer. Two encoder and four
+    decoder layers, 512 wide, give 32 tensors, and 67.6 million parameters with the Transformer's vocabulary.
     """
     width, tokens = 512, TRANSFORMER_TOKENS
     shapes = Shapes()
@@ -104,7 +104,7 @@ def seq2seq() -> list[Layer]:
 
 
 def _attention(shapes: Shapes, name: str, width: int, tokens: int, keys: int, bias: bool = True) -> None:
-    """Projections, attention and its normalisation; `tokens` attend to `keys` positions, whatever the heads."""
+    """Add projections, attention and its normalisation. `tokens` attend to `keys` positions; heads do not matter."""
     shapes.dense(f"{name}.query", width, width, tokens, bias=bias)
     shapes.dense(f"{name}.key", width, width, keys, bias=bias)
     shapes.dense(f"{name}.value", width, width, keys, bias=bias)
@@ -113,7 +113,7 @@ def _attention(shapes: Shapes, name: str, width: int, tokens: int, keys: int, bi
 
 
 def _fused_attention(shapes: Shapes, name: str, width: int, tokens: int) -> None:
-    """Self-attention whose three projections are one matrix, without biases."""
+    """Add self-attention whose three projections are one matrix, without biases."""
     shapes.dense(f"{name}.input", width, 3 * width, tokens, bias=False)
     shapes.dense(f"{name}.output", width, width, tokens, more_macs=2 * tokens * tokens * width, bias=False)
     shapes.normalisation(f"{name}.norm", width)

@@ -1,6 +1,6 @@
-"""AlexNet, VGG and ResNet for 1000 classes of 224x224 pixels, as layer shapes.
+"""Layer shapes of AlexNet, VGG and ResNet for 1000 classes and 224x224 pixels.
 
-Rule of this file: shapes from the papers, each function with its source; totals are tested against published ones.
+Rule of this file: shapes from the papers, each function with its source. Tests compare totals with published ones.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from prophet_scheduler.models.zoo.layers import CLASSES, Layer, Shapes
 
 
 def alexnet() -> list[Layer]:
-    """Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014: the one-tower AlexNet.
+    """Return one-tower AlexNet: Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014.
 
     It is torchvision's alexnet: 61.1 million parameters, no grouped convolutions.
     """
@@ -24,7 +24,7 @@ def alexnet() -> list[Layer]:
 
 
 def vgg(*depths: int) -> list[Layer]:
-    """Simonyan and Zisserman, ICLR 2015, table 1; `depths` are the convolutions of each stage."""
+    """Return VGG of Simonyan and Zisserman, ICLR 2015, table 1. `depths` are the numbers of convolutions per stage."""
     shapes = Shapes()
     inputs, pixels = 3, 224
     for stage, (depth, width) in enumerate(zip(depths, (64, 128, 256, 512, 512), strict=True), start=1):
@@ -43,9 +43,9 @@ def _classifier(shapes: Shapes, inputs: int) -> None:
 
 
 def resnet(*depths: int, bottleneck: bool = True) -> list[Layer]:
-    """He et al., CVPR 2016, table 1, with projection shortcuts (option B); `depths` are the blocks of each stage.
+    """Return ResNet of He et al., CVPR 2016, table 1, with projection shortcuts (option B). `depths`: blocks per stage.
 
-    A bottleneck block's stride is in its 3x3 convolution, as in all frameworks today.
+    A bottleneck block has its stride in the 3x3 convolution, as in all frameworks today.
     """
     shapes = Shapes()
     shapes.normalised_convolution("conv1", 3, 64, 7, 112)

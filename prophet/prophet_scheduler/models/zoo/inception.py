@@ -1,8 +1,8 @@
-"""GoogLeNet (Inception-v1) and Inception-v3 for 1000 classes, as layer shapes.
+"""Layer shapes of GoogLeNet (Inception-v1) and Inception-v3 for 1000 classes.
 
-Rule of this file: shapes from the papers, each function with its source; totals are tested against published ones.
-Branches of a block come one after another, as a framework that runs one operation at a time has them. Neither has the
-auxiliary classifiers, which some recipes train along (3.3 million parameters more for Inception-v3).
+Rule of this file: shapes from the papers, each function with its source. Tests compare totals with published ones. The
+branches of a block follow one another, as in a framework that runs one operation at a time. Auxiliary classifiers,
+which some recipes also train (3.3 million more parameters for Inception-v3), are left out.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 from prophet_scheduler.models.zoo.layers import CLASSES, Layer, Shapes
 
 Branch = tuple[tuple[int, int | tuple[int, int]], ...]
-"""Convolutions one after another, as (outputs, kernel)."""
+"""Consecutive convolutions, as (outputs, kernel)."""
 
 
 def googlenet() -> list[Layer]:
-    """Szegedy et al., "Going deeper with convolutions", CVPR 2015, table 1, at 224x224; no normalisation, as there."""
+    """Return GoogLeNet: Szegedy et al., "Going deeper with convolutions", CVPR 2015, table 1, 224x224, unnormalised."""
     shapes = Shapes()
     shapes.convolution("conv1", 3, 64, 7, 112)
     shapes.convolution("conv2.reduce", 64, 64, 1, 56)
     shapes.convolution("conv2", 64, 192, 3, 56)
     inputs = 192
-    # The columns of table 1: #1x1, #3x3 reduce, #3x3, #5x5 reduce, #5x5, pool proj; and the pixels.
+    # Columns of table 1: #1x1, #3x3 reduce, #3x3, #5x5 reduce, #5x5, pool proj; then the pixels.
     for name, (conv1, reduce3, conv3, reduce5, conv5, pool), pixels in (
         ("inception3a", (64, 96, 128, 16, 32, 32), 28),
         ("inception3b", (128, 128, 192, 32, 96, 64), 28),
@@ -44,10 +44,10 @@ def googlenet() -> list[Layer]:
 
 
 def inception_v3() -> list[Layer]:
-    """Szegedy et al., "Rethinking the Inception architecture", CVPR 2016, at 299x299.
+    """Return Inception-v3 of Szegedy et al., "Rethinking the Inception architecture", CVPR 2016, at 299x299.
 
-    Where the paper's figures leave the widths open, they are those of the released model, which torchvision and
-    TensorFlow share: 94 convolutions, each with batch normalisation.
+    Widths that the paper's figures do not give are from the released model, the same in torchvision and TensorFlow: 94
+    convolutions, each with batch normalisation.
     """
     shapes = Shapes()
     inputs = 3
@@ -84,7 +84,7 @@ def inception_v3() -> list[Layer]:
 
 
 def _branch(shapes: Shapes, name: str, inputs: int, branch: Branch, pixels: int, last_pixels: int) -> int:
-    """Append one branch and return its width; its last convolution has `last_pixels`."""
+    """Append one branch and return its width. Its last convolution has `last_pixels`."""
     for number, (outputs, kernel) in enumerate(branch):
         at = last_pixels if number == len(branch) - 1 else pixels
         shapes.normalised_convolution(f"{name}.{number}", inputs, outputs, kernel, at)
@@ -93,7 +93,7 @@ def _branch(shapes: Shapes, name: str, inputs: int, branch: Branch, pixels: int,
 
 
 def _block(shapes: Shapes, name: str, inputs: int, branches: tuple[Branch, ...], pixels: int) -> int:
-    """Append branches side by side, their outputs concatenated, and return the width."""
+    """Append parallel branches with concatenated outputs, and return the width."""
     return sum(
         _branch(shapes, f"{name}.branch{number}", inputs, branch, pixels, pixels)
         for number, branch in enumerate(branches)
@@ -101,7 +101,7 @@ def _block(shapes: Shapes, name: str, inputs: int, branches: tuple[Branch, ...],
 
 
 def _reduction(shapes: Shapes, name: str, inputs: int, branches: tuple[Branch, ...], pixels: int, after: int) -> int:
-    """Append a block whose branches end with stride 2, beside a pooled copy of the input, and return the width."""
+    """Append a block of branches that end with stride 2 and a pooled copy of the input, and return the width."""
     return inputs + sum(
         _branch(shapes, f"{name}.branch{number}", inputs, branch, pixels, after)
         for number, branch in enumerate(branches)
@@ -109,7 +109,7 @@ def _reduction(shapes: Shapes, name: str, inputs: int, branches: tuple[Branch, .
 
 
 def _widest(shapes: Shapes, name: str, inputs: int, pixels: int) -> int:
-    """Append the block of figure 7: two of its branches end in a 1x3 and a 3x1 convolution side by side."""
+    """Append the block of figure 7 and return its width. Two branches end in parallel 1x3 and 3x1 convolutions."""
     width = _branch(shapes, f"{name}.branch0", inputs, ((320, 1),), pixels, pixels)
     stems: tuple[Branch, ...] = (((384, 1),), ((448, 1), (384, 3)))
     for number, stem in enumerate(stems, start=1):

@@ -1,6 +1,6 @@
-"""Parameter tensors of a model, as the zoo writes them down.
+"""Parameter tensors of the zoo's models.
 
-Rule of this file: one value and the small builder that the models are written with. No model, byte or second is here.
+Rule of this file: one value, and the small builder for models. No model, byte or second.
 """
 
 from __future__ import annotations
@@ -8,16 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CLASSES = 1000
-"""Classes of the models of images."""
+"""Number of classes of image models."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One parameter tensor, which makes one gradient.
+    """One parameter tensor, which has one gradient.
 
-    `elements` is its size. `macs` is the number of multiply-adds of the forward pass with it for one sample (one image,
-    or one sequence) at the input size of the model. Biases, normalisation, look-ups, activations and pooling count as
-    none.
+    `elements` is its size. `macs` is the number of its multiply-adds in the forward pass of one sample (one image or
+    sequence) at the model's input size. Biases, normalisation, look-ups, activations and pooling count as none.
     """
 
     name: str
@@ -26,7 +25,7 @@ class Layer:
 
 
 class Shapes:
-    """Collector of `layers` in forward order; every method appends the parameters of one operation of a model."""
+    """Builder of `layers` in forward order. Each method appends the parameters of one operation of a model."""
 
     def __init__(self) -> None:
         self.layers: list[Layer] = []
@@ -34,7 +33,7 @@ class Shapes:
     def convolution(
         self, name: str, inputs: int, outputs: int, kernel: int | tuple[int, int], pixels: int, bias: bool = True
     ) -> None:
-        """Add a convolution with an output of `pixels` x `pixels`; `kernel` is one side or (height, width)."""
+        """Add a convolution with an output of `pixels` x `pixels`. `kernel` is one side or (height, width)."""
         height, width = (kernel, kernel) if isinstance(kernel, int) else kernel
         weights = inputs * outputs * height * width
         self._add(f"{name}.weight", weights, weights * pixels * pixels)
@@ -44,7 +43,7 @@ class Shapes:
     def normalised_convolution(
         self, name: str, inputs: int, outputs: int, kernel: int | tuple[int, int], pixels: int
     ) -> None:
-        """Add a convolution without bias, then batch normalisation with a scale and a shift a channel."""
+        """Add a convolution without bias, then batch normalisation with a scale and a shift per channel."""
         self.convolution(name, inputs, outputs, kernel, pixels, bias=False)
         self.normalisation(f"{name}.bn", outputs)
 
@@ -53,14 +52,14 @@ class Shapes:
     ) -> None:
         """Add a fully connected layer, applied at `positions` positions of a sample.
 
-        `more_macs` is work along with it that has no parameters of its own, such as attention's products.
+        `more_macs` is additional work without parameters, such as the products of attention.
         """
         self._add(f"{name}.weight", inputs * outputs, inputs * outputs * positions + more_macs)
         if bias:
             self._add(f"{name}.bias", outputs)
 
     def lstm(self, name: str, inputs: int, width: int, positions: int, more_macs: int = 0) -> None:
-        """Add LSTM cells over `positions` tokens: four gates from the input, four from the state before."""
+        """Add LSTM cells over `positions` tokens: four gates from the input, four from the previous state."""
         self.dense(f"{name}.input", inputs, 4 * width, positions, more_macs)
         self.dense(f"{name}.state", width, 4 * width, positions)
 

@@ -1,6 +1,6 @@
-"""Profiles of layers: sizes in bytes, and generation times that follow the work in steps.
+"""Profiles made from layers: sizes in bytes, and stepwise generation times according to the work.
 
-Rule of this file: pure functions of layers and numbers; __init__.py chooses the numbers of a model.
+Rule of this file: pure functions of layers and numbers. __init__.py chooses the numbers of a model.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.models.zoo.layers import Layer
 
 ELEMENT_BYTES = 4
-"""Bytes of an element of a gradient (float32)."""
+"""Bytes per element of a gradient (float32)."""
 
 Pattern = tuple[tuple[int, int], ...]
-"""First and last gradient of every step, the most urgent step first: the stepwise pattern of section 2.2."""
+"""Stepwise pattern (section 2.2): first and last gradient of each step, most urgent step first."""
 
 
 def make_profile(
@@ -29,14 +29,14 @@ def make_profile(
     backward_s: float,
     forward_s: float,
 ) -> Profile:
-    """Return the profile of `layers`, scaled to `total_bytes` and to the given seconds; times are shares of the work.
+    """Return the profile of `layers`, scaled to `total_bytes` and to the seconds of the two passes.
 
-    The backward pass goes from the last layer to the first. A layer takes its multiplications' share of `backward_s`
-    and of `forward_s`. `steps` is a number of equal intervals, at whose ends the gradients of each appear together, or
-    a pattern of gradients that appear together, when the last of them is computed. Sizes are whole float32 elements, at
-    least one.
+    Backward goes from the last layer to the first. A layer takes the same share of `backward_s` and `forward_s` as it
+    has of all multiplications. `steps` is a number of equal intervals, at whose ends their gradients appear together,
+    or a pattern of gradients that appear together when the last of them is computed. Sizes are whole float32 elements,
+    at least one.
 
-    Raises UserError for no steps, and for too few bytes for an element a gradient.
+    Raises UserError if `steps` is below 1, or if there are too few bytes for one element per gradient.
     """
     if isinstance(steps, int) and steps < 1:
         raise UserError(f"profile {name}: steps is {steps}; give at least 1")
@@ -56,9 +56,9 @@ def make_profile(
 
 
 def scaled_bytes(name: str, layers: Sequence[Layer], total_bytes: int | None) -> list[int]:
-    """Return the bytes of each gradient, in the real proportions, with `total_bytes` as their sum (None: as they are).
+    """Return the bytes of each gradient, scaled to a sum of `total_bytes` (None: unscaled).
 
-    The largest takes the rest of rounding. A sum that is no multiple of 4 is missed by less than one element.
+    The largest gradient absorbs the rounding. If `total_bytes` is no multiple of 4, the sum is up to 3 bytes below it.
     """
     elements = sum(layer.elements for layer in layers)
     if total_bytes is None:
@@ -68,7 +68,7 @@ def scaled_bytes(name: str, layers: Sequence[Layer], total_bytes: int | None) ->
     largest = sizes.index(max(sizes))
     sizes[largest] += (total_bytes - sum(sizes)) // ELEMENT_BYTES * ELEMENT_BYTES
     if sizes[largest] < ELEMENT_BYTES:
-        # Rounding up costs at most an element a gradient, and the largest one's share must pay for that.
+        # Rounding up adds at most one element per gradient, which the largest gradient's share must absorb.
         most = max(layer.elements for layer in layers)
         enough_kb = math.ceil((len(layers) + 1) * ELEMENT_BYTES * elements / most / 10_000) * 10
         raise UserError(

@@ -1,7 +1,7 @@
-"""Published computing times of one GPU: forward and backward seconds of a batch.
+"""Published computing times of single GPUs: forward and backward seconds per batch.
 
-Rule of this file: reading timings.yaml, which has each number with its source, and the two ways of deriving times that
-were not published. `Timing.derived` names the way. This project measured none of them.
+Rule of this file: reading timings.yaml, which has each number with its source, and deriving times that were not
+published. `Timing.derived` says how a time was derived. This project measured none of them.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from prophet_scheduler.core.errors import UserError
 
 MEASURED = "forward and backward as published"
 BY_CONVENTION = "from a rate of samples; a third of the time is forward, two thirds backward"
-"""Backward has two products for each one of forward: for its input and for its weights."""
+"""For each product in forward, backward has two: one for the input's gradient and one for the weights'."""
 FAST_NETWORK = "from a distributed job's rate on its fastest network, so no less than computing; a third is forward"
 REFERENCE_MODEL = "resnet50"
-"""Measured on every device; other models are derived by their ratio to it."""
+"""Model with a published time on every device. Times of other models are derived by their ratio to it."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds that `device` computes for a batch of `batch_size` samples; `derived` says how they were obtained."""
+    """Seconds that `device` takes for a batch of `batch_size` samples. `derived` says how they were obtained."""
 
     model: str
     device: str
@@ -55,7 +55,7 @@ def devices() -> tuple[str, ...]:
 
 @functools.cache
 def published() -> tuple[Timing, ...]:
-    """Return every published timing, in the order of the file."""
+    """Return all published timings, in the order of the file."""
     return (*_from_milliseconds(), *_from_rates())
 
 
@@ -76,11 +76,11 @@ def _from_rates() -> Iterator[Timing]:
 
 
 def timing(model: str, device: str, batch_size: int) -> Timing:
-    """Return the time of a batch on `device`: as published, or derived.
+    """Return the time of a batch on `device`: published, or derived.
 
-    For another batch size it is that of the nearest published one (by ratio, the larger of two) at the same rate of
-    samples. For a model without a time on the device, it is ResNet-50's time there times the ratio of the two models on
-    the most similar device with both. Raises UserError if there is none.
+    Other batch sizes have the sample rate of the nearest published batch size (by ratio; of two, the larger one). A
+    model without a time on the device has ResNet-50's time there, times the ratio of the two models on the most similar
+    device with times of both. Raises UserError if there is none.
     """
     similar = _tables()["similar"]
     if device not in similar:

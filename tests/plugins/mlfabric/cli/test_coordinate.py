@@ -56,7 +56,7 @@ def test_an_option_that_cannot_be_is_named(tokens: Path, wrong: dict[str, Any], 
 def test_what_is_missing_is_one_line_before_anything_listens(tmp_path: Path, tokens: Path) -> None:
     for token_file, status, listen, line in (
         (tmp_path / "none", None, "127.0.0.1:0", "none: cannot be read"),
-        (tokens, tokens / "status.json", "127.0.0.1:0", "--status: .*/tokens is no folder"),
+        (tokens, tokens / "status.json", "127.0.0.1:0", "--status: .*/tokens is not a folder"),
         (tokens, None, "nowhere", "--listen "),
         (tokens, None, "127.0.0.1:99999", "--listen is '127.0.0.1:99999'; it must be HOST:PORT, the port 0 to 65535"),
     ):
