@@ -114,7 +114,7 @@ class DdpLogger(c10d.Logger):
         """True if every iteration has left the same parameters unused."""
         self.backward_ns = [0] * len(self._places)
         """Nanoseconds by place, from the start of backward to the gradient, in the last timed iteration."""
-        # If DistributedDataParallel itself is compiled: unlike this method, torch's own is not Python to compile.
+        # Hidden from torch.compile, which may compile DistributedDataParallel itself: torch's logger is not Python.
         compiled.hide(DdpLogger, ("set_runtime_stats_and_log",))
 
     def set_construction_data_and_log(self, *args: Any) -> None:
