@@ -43,7 +43,7 @@ class SilentRank(Exception):
     """A rank of the group has not answered in time: `rank`, as the group counts."""
 
     def __init__(self, rank: int) -> None:
-        super().__init__(f"rank {rank} says nothing")
+        super().__init__(f"rank {rank} does not answer")
         self.rank = rank
 
 

@@ -57,7 +57,7 @@ def why_not(
     if kinds != {"cuda"}:
         return f"parameters are on {' and '.join(sorted(kinds))}, and only gloo on processors has been tried"
     if not told.nccl:
-        return f"parameters are on GPUs, of which Prophet has been tried on a single one; {DDP_NCCL}=1 lets it try"
+        return f"parameters are on GPUs, and Prophet has been tried on a single one only; {DDP_NCCL}=1 turns it on"
     if len(devices) > 1:
         return f"parameters are on {len(devices)} GPUs, and only one for each process is served"
     if backend not in SERVED:

@@ -27,7 +27,7 @@ HANDED_BACK: Mapping[str, str] = {
         "it is asked for its buckets",
     ),
     "_set_forward_pass_work_handle": "some ranks have more inputs than others",
-    "_install_post_backward_futures": "it is to wait for futures of the program",
+    "_install_post_backward_futures": "it has to wait for the program's futures",
     "_set_optimizer_in_backward": "an optimizer runs within backward",
     "_autograd_hook": "the program marks its gradients as ready",
     "_set_mixed_precision_param_dtype": "its gradients travel in another type",

@@ -1,6 +1,6 @@
-"""Messages of torch's reducer where a pass cannot go on, word for word, for programs and people that look for them.
+"""Messages of torch's reducer for passes that cannot go on, word for word, since programs and people search for them.
 
-What belongs here: these, and Prophet's messages where torch has none.
+Rule of this file: these messages, and Prophet's own where torch has none.
 """
 
 from __future__ import annotations
