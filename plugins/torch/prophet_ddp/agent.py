@@ -297,7 +297,7 @@ class Agents:
 
     def _failed(self, error: Exception) -> None:
         logger.warning(
-            "Prophet learns no more: %s: %s; blocks and their order stay as they are", type(error).__name__, error
+            "Prophet has stopped learning: %s: %s; blocks and their order stay as they are", type(error).__name__, error
         )
         with self._lock:
             self._over = True

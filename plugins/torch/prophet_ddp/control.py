@@ -72,7 +72,7 @@ class Decision:
         if self.gathers and (self.together or sorted(self.gathers) != sorted(self.order)):
             raise ValueError("a decision does not say in which order each block is gathered")
         if self.at_once < 1:
-            raise ValueError("a decision lets nothing travel")
+            raise ValueError("a decision allows no collective in flight")
 
     @property
     def way(self) -> str:
@@ -103,7 +103,7 @@ class Decision:
             cut = Cut.decode(data[_HEADER.size : _HEADER.size + length])
             numbers = iter(struct.unpack_from(f"<{sum(counts)}I", data, _HEADER.size + length))
         except struct.error:
-            raise ValueError("a decision is cut short") from None
+            raise ValueError("a decision is truncated") from None
         if cut is None:
             raise ValueError("a decision has no cut")
         order, together, gathers = (tuple(itertools.islice(numbers, count)) for count in counts)

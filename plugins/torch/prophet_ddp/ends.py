@@ -48,7 +48,7 @@ def process_ends() -> None:
             issuer.quiet(FAILED_PATIENCE_S if failing else None)
         except Exception as error:
             if not failing:
-                say(f"the last averages of this rank never came: {error}")
+                say(f"the last averages of this rank never arrived: {error}")
                 fail_at_end(1)
         # Python takes its interpreter apart next, and no thread of torch's may call into it then.
         if issuer.still(STILL_LIMIT_S):
@@ -69,7 +69,7 @@ def finish(modules: Iterable[ModuleRounds]) -> None:
     try:
         for issuer in issuers:
             if not issuer.quiet(FAILED_PATIENCE_S if failing else None):
-                issuer.fail(RuntimeError(f"the process group ended, and nothing came for {FAILED_PATIENCE_S:g} s"))
+                issuer.fail(RuntimeError(f"the process group ended, and nothing arrived for {FAILED_PATIENCE_S:g} s"))
         for rounds in modules:
             rounds.flush()
     except Exception:

@@ -67,7 +67,7 @@ class JointOperation:
         """Times of its iteration; None if that is not timed."""
 
     def __str__(self) -> str:
-        return f"block {self.id} of {self.size_bytes} bytes" if self.size_bytes else "what ranks decide by"
+        return f"block {self.id} of {self.size_bytes} bytes" if self.size_bytes else "data that ranks agree on"
 
 
 class RankGroups:

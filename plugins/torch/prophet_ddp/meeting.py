@@ -66,7 +66,7 @@ def agree_or_end(group: dist.ProcessGroup, text: str, limit_s: float, silent: st
             WRONG,
         )
     except RuntimeError as error:
-        end_process(f"the store that ranks agree by is gone: {str(error).splitlines()[0]}", WRONG)
+        end_process(f"the store through which ranks agree is gone: {str(error).splitlines()[0]}", WRONG)
 
 
 def agree(
@@ -197,7 +197,7 @@ class Meeting(Store):
             return self._store.check(list(keys))
 
         if not wait_until(there, min(CONNECT_LIMIT_S, timeout.total_seconds())):
-            raise TimeoutError(f"another rank does not connect within {CONNECT_LIMIT_S:g} s")
+            raise TimeoutError(f"another rank did not connect within {CONNECT_LIMIT_S:g} s")
 
     def fail(self, rank: int, error: Exception) -> None:
         """Report that this `rank` of the group has failed. Raises ConnectionError if another failed first."""
