@@ -4,7 +4,7 @@ Rule of this file: the edges (thread, clock, files) around pure Sessions, one fo
 for. Once a second an agent drains its module's events, and asks control.py for any better decision. The first rank of
 a module's group decides; the agents of the other ranks only report.
 
-A failure in here is one warning. Blocks and their sequence then stay as they are.
+A failure in here causes one warning. Blocks and their sequence then stay as they are.
 """
 
 from __future__ import annotations

@@ -42,12 +42,12 @@ class DdpArena(Arena):
         self._log = log
         self._operations: dict[ArenaBlock, JointOperation] = {}
         self._last: Mapping[ArenaBlock, JointOperation] = self._operations
-        """Operation that ends with a block's arrival, by block; with two phases not the one that sends it."""
+        """By block, the operation whose end is the block's arrival; in two phases it is not the one that sends it."""
         self._incomplete: dict[JointOperation, int] = {}
         """Number of incomplete blocks of each of the round's operations."""
 
     def operations(self, collectives: Iterable[Sequence[int]]) -> list[JointOperation]:
-        """Return the round's operations in order; each entry of `collectives` has the places of one's blocks."""
+        """Return the round's operations, in order. `collectives` has the places of each one's blocks."""
         self._operations, self._incomplete = {}, {}
         self._last = self._operations
         for places in collectives:

@@ -62,7 +62,7 @@ class Connecting(Hardware, Protocol):
 
     def connect(self, own: Any, /) -> Probe | None:
         """Return once all ranks have connected to this group, so that none goes on, or even exits, while another still
-        connects. The result is the duration of a lone operation, alike on all ranks; None if it would say nothing.
+        connects. The result is the duration of a lone operation, alike on all ranks; None if that is meaningless.
         """
         ...
 
@@ -188,7 +188,7 @@ def _first_cut(told: Settings, adapts: bool, delay_s: float) -> Callable[[Sequen
 
 
 def deciding_agent(parts: Parts, told: Settings) -> Turning:
-    """Return the agent that decides about the module's blocks. Only the first rank of the module's group has it."""
+    """Return the agent that decides for the module. Only the first rank of the module's group has it."""
     rounds, definition = parts.rounds, get_definition(told.policy)
     if definition.traced or definition.of_graph is not None:
         from prophet_scheduler.frontends.torch.trace import ForwardTrace  # Few policies need it, on one rank only.
@@ -235,7 +235,7 @@ def _warm_start(parts: Parts, told: Settings) -> WarmStart:
 
 @functools.cache
 def profile_in(told: Settings) -> Profile | None:
-    """Return the profile that the user supplies; None without one. Raises UserError, with one line, for a bad file."""
+    """Return the profile that the user supplies, or None. Raises UserError, with one line, for a bad file."""
     if told.profile_in is None:
         return None
     from prophet_scheduler.models.profiles import load_profile

@@ -46,7 +46,7 @@ def call_after_import(name: str, then: Callable[[ModuleType], None]) -> None:
 
 
 def stand_behind(ddp_class: Any) -> None:
-    """Pass each object of the class that is made from now on to Prophet."""
+    """From now on pass each new object of the class to Prophet."""
     original = ddp_class.__init__
     signature = inspect.signature(original)
 
@@ -63,7 +63,7 @@ def stand_behind(ddp_class: Any) -> None:
 
 
 def keep_lives_apart() -> None:
-    """Keep lives apart if the launcher may restart ranks and has one store for all lives. Alike on all ranks."""
+    """Keep a job's lives apart if its launcher may restart ranks and has one store for all. Alike on all ranks."""
     told = os.environ
     if told.get("TORCHELASTIC_USE_AGENT_STORE") == str(True) and told.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
         from prophet_ddp import lives
@@ -75,8 +75,8 @@ def keep_lives_apart() -> None:
 
 @functools.cache
 def takeover_in(package: str) -> Any:
-    """Return the module of a plugin that takes over, or the one that only observes. None, with one warning, if the
-    variable is not set or loading fails, as it may with another torch.
+    """Return a plugin's module for taking over, or the one for observing only. None, with one warning, if the variable
+    is not set or loading fails, as it may with another torch.
 
     Called before anything is sent, so a wrong setting ends the process while no other rank waits for it.
     """

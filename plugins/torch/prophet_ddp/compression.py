@@ -1,8 +1,8 @@
 """torch's own communication hooks that Prophet applies: element by element, or bucket by bucket.
 
 Rule of this file: which hooks these are, and how each is applied. The result is torch's, bit for bit. Element by
-element means, as in torch's default_hooks: round gradients to the smaller type, if there is one, divide by the number
-of ranks in that type, sum, and convert back. All other hooks are called with torch's buckets (buckets.py).
+element means, as in torch's default_hooks: round gradients to the smaller type, if there is one, divide them in that
+type by the number of ranks, sum, and convert back. All other hooks are called with torch's buckets (buckets.py).
 """
 
 from __future__ import annotations

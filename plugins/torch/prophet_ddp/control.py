@@ -143,8 +143,8 @@ class Control:
                 self._wanted = number + 1, decision
 
     def want_turn(self, iterations: int, bucket_bytes: int = 0) -> None:
-        """Ask for one turn of torch's reducer, of so many iterations, from some later round on. `bucket_bytes` is 0 for
-        the program's own buckets. Only the deciding rank's wish counts.
+        """Ask for one turn of torch's reducer, of this many iterations, from some later round on. `bucket_bytes` is 0
+        for the program's own buckets. Only the deciding rank's wish counts.
         """
         with self._lock:
             self._turn = self._turn[0] + 1, iterations, bucket_bytes

@@ -130,7 +130,7 @@ class DdpLogger(c10d.Logger):
             self.times = IterationTimes(time.time_ns())
 
     def set_error_and_log(self, error: str) -> None:
-        """Keep the error that ended a pass."""
+        """Record the error that ended a pass."""
         self._strs["error"] = error
         self._ints |= {"has_error": 1, "iteration": self.iteration}
 

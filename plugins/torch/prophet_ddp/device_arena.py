@@ -3,7 +3,7 @@
 Rule of this file: one round on a device, from copies that the host has requested to averages that a stream can wait
 for. device.py has streams, events and threads; issuer.py orders operations, as on processors.
 
-The host runs ahead of the device, so each step has a state on both:
+The host runs ahead of the device, so progress is known twice, on the host and on the device:
 
 - A block is *sent* when the copies of all its gradients have been given to their streams. It is *ready*, and its
   operation may be issued, when the device has made them. So the learned profile is the device's, and no operation
@@ -11,7 +11,7 @@ The host runs ahead of the device, so each step has a state on both:
 - An operation is *issued* when it and the copies back have been given to their streams. From then on the averages count
   as arrived: a reader makes its stream wait for the operation's end, and the host goes on.
 - It is *done* when the device has reached its end. That frees a place in flight, and is the time that is measured.
-  Updates that nobody waits for yet are made only then: earlier ones would make a stream wait for the last of several.
+  Updates that nobody waits for yet are made only then: made earlier, they would make a stream wait for the last one.
 
 So no stream ever waits for an operation that has not been issued, and a host that waits for a stream waits only for
 operations that the device already has (docs/decisions/nccl.md).

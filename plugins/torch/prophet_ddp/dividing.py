@@ -58,7 +58,7 @@ class Dividing:
         return divide(cut, sizes, self._ranks) if self._ranks <= MOST_EXACT else Division(cut)
 
     def prepared(self, label: str, wait: Callable[[JointOperation], None]) -> bool:
-        """Return True if rounds can have two phases, after connecting on first use. All ranks can or none.
+        """Return True if rounds can have two phases, after connecting on first use. All ranks can, or none.
 
         `label` names the module. `wait(operation)` returns once the operation has ended.
         """

@@ -73,7 +73,7 @@ class EventLog:
         self._forward_ends.clear()
 
     def reopen(self) -> None:
-        """Record again: somebody drains the log."""
+        """Start recording again: somebody drains the log."""
         self._numbers.clear()  # what was written while it was being closed
         self._forward_ends.clear()
         self._open = True
@@ -105,7 +105,7 @@ class EventLog:
 
 
 def _events_of(numbers: NDArray[Any]) -> NDArray[Any]:
-    """Return the events of rows of _FIELDS. The end of an all-reduce is that of a push and of its pull."""
+    """Return the events of rows of _FIELDS. The end of an all-reduce becomes two: that of a push, and of its pull."""
     kinds, phases = numbers[:, 3].astype(np.uint8), numbers[:, 4]
     times = np.where((kinds == EventKind.FINISH) & (phases == Phase.BOTH), 2, 1)
     events = np.zeros(times.sum(), EVENT_DTYPE)

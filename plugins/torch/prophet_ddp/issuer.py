@@ -12,10 +12,10 @@ ready: for averages that it reads or adds gradients to, for the page at the end 
 parameters other ranks used in it. (Every rank that begins the next round issues at once what a page announces.) Ranks
 run one program, so they end the rounds of all modules in the same order. Suppose some operation never ends, and take
 the first round in that order with such an operation. Every rank ends that round: a rank that does not would wait for an
-operation of an earlier round, and all of those end. So the data of all its operations is ready on all ranks. Those
-before the operation in the sequence have ended, or will, and leave room. So each rank issues it, the operations match,
-and it ends. A late rank delays it, but no more than that. The same holds beside the program's own collectives, which
-use other process groups.
+operation of an earlier round, and all of those end. So the data of all its operations is ready on all ranks. Those that
+precede ours in the sequence have ended, or will, and leave room. So each rank issues ours, the operations match, and it
+ends. A late rank delays it, but no more than that. The same holds beside the program's own collectives, which use other
+process groups.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class LostRanks:
         """Known ends of ranks, by place in the group."""
 
     def say(self) -> None:
-        """Write this rank's ends to the store; again when it has made more connections."""
+        """Write this rank's ends to the store. Call it again after making more connections."""
         self._store.set(f"ends {self._own}", json.dumps(ends_here()))
 
     def look(self) -> None:

@@ -31,7 +31,7 @@ AGREE_LIMIT_S = 60.0
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1e-3, 0.1
 """Seconds between two polls of the store: ranks usually arrive together, but may be a minute apart."""
 READ_LIMIT_S = 5.0
-"""Maximum wait of the first rank until differing ranks have read its text, in seconds: the store may end with it."""
+"""Maximum time in seconds that the first rank stays for differing ranks to read its text: its store may go with it."""
 CONNECT_LIMIT_S = 30.0
 """Maximum wait for another rank to connect, in seconds. All ranks have already reached that step."""
 
@@ -161,7 +161,7 @@ def _follow(store: Store, rank: int, text: str, patience: _Patience) -> tuple[st
 
 
 def wait_until(there: Callable[[], bool], limit_s: float) -> bool:
-    """Poll until `there()`, for `limit_s` seconds at most. Return True if it came true."""
+    """Poll `there()` for `limit_s` seconds at most. Return True as soon as it does; False if it never did."""
     until_s = time.monotonic() + limit_s
     pause_s = SHORTEST_PAUSE_S
     while not there():

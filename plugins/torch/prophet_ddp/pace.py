@@ -19,7 +19,7 @@ whose times are lost is measured again."""
 
 
 class ModulePace:
-    """Progress of one module. An iteration lasts from one start of a round to the next. Times are in seconds."""
+    """Progress of one module. An iteration lasts from one round's start to the next one's. Times are in seconds."""
 
     def __init__(self) -> None:
         self.ended = 0

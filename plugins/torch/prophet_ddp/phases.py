@@ -116,7 +116,7 @@ def orders_of(
 
 
 def norm_of(sums: torch.Tensor, order: float) -> torch.Tensor:
-    """Return the norm of sums in single precision, as the program gets it; they may have travelled in half."""
+    """Return the norm of sums as the program gets it, in single precision, even if they travelled in half."""
     norm: torch.Tensor = torch.linalg.vector_norm(sums.to(torch.float32), order)
     return norm
 

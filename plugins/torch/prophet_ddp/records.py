@@ -188,7 +188,7 @@ class Records:
             lines.begins(what, f"{self._ranks} ranks", size_bytes, told.policy)
 
     def watch_by(self, settings: Settings) -> None:
-        """From now on report on the followed module what these settings ask for, and nothing else."""
+        """From now on make only the reports that these settings ask for, on the followed module."""
         if self._observer is not None:
             self._observer.close()
             self._observer = None

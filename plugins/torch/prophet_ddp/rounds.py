@@ -212,8 +212,8 @@ class ModuleRounds(AwaitedRounds):
         self._first_came = None
 
     def average_by(self, hook: CommHook, buckets: Callable[[], Buckets] | None = None) -> str:
-        """Average gradients by this hook from the first round on; all ranks call this. `buckets` makes the Buckets that
-        a hook by bucket needs. Return why no rank can, or "". Raises RuntimeError once a round has begun.
+        """Average gradients by this hook from the first round on; all ranks call this. `buckets` makes the Buckets for
+        a hook that depends on them. Return why no rank can, or "". Raises RuntimeError once a round has begun.
         """
         if self._arena is not None:
             raise RuntimeError("gradients have already been sent in another type")

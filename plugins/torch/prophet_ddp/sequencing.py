@@ -148,7 +148,7 @@ class Sequencer:
 @dataclass(frozen=True)
 class BlockSequence:
     """A cut's blocks: `ids` by place, and `profile` in the order in which forward needs them. `issued` is the order of
-    issue, by places in the order of need; None before there is one.
+    issue, by positions in the profile; None before there is one.
     """
 
     cut: Cut

@@ -55,7 +55,7 @@ KEEPS = "torch's reducer"
 _agents = Agents()
 _records = Records(lambda: _agents.busy_s, lambda: _agents.wake())
 _taken: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Modules taken over. One with anything in flight stays until that has ended, even if the module is gone."""
+"""Modules taken over. One with operations in flight stays alive until they have ended, even if it was dropped."""
 _installed = False
 _numbers = itertools.count(1)
 
@@ -245,8 +245,8 @@ def _replace(
 
 
 def _give_back(ddp: Any, bucket_bytes: int = 0) -> None:
-    """Give the module torch's reducer again. All ranks do, since all meet the cause. Its buckets have `bucket_bytes`; 0
-    for the program's own.
+    """Give the module torch's reducer again. All ranks do so, since all meet the cause. Its buckets have
+    `bucket_bytes`; 0 for the program's own.
     """
     if ddp not in _taken:
         return

@@ -79,6 +79,6 @@ def marked_twice(index: int, name: str) -> str:
 
 
 def other_type(param: torch.Tensor, grad: torch.Tensor) -> str:
-    """Return the message for a gradient of another type than its parameter's, as `grad_dtype` makes it."""
+    """Return the message for a gradient of another type than its parameter, as `grad_dtype` can make it."""
     expected, got = (str(tensor.type()).rpartition(".")[2].removesuffix("Tensor") for tensor in (param, grad))
     return f"Expected {expected}, got {got}"

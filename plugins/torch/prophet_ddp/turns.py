@@ -44,7 +44,7 @@ class Turns:
         self._rounds = rounds
         self._give_back = give_back
         self.believed: Mapping[str, Belief] = {}
-        """Belief about each way on the deciding rank, set once torch's reducer has the module for good."""
+        """Belief about each way on the deciding rank, set once torch's reducer is to have the module for good."""
         self._began_s: float | None = None
         self._ended = 0
         self._late: tuple[Any, Any] | None = None

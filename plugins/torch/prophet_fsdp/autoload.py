@@ -26,7 +26,7 @@ FUNCTIONS = {
 
 
 def stand_behind(function: str, defining: ModuleType) -> None:
-    """Pass each module that this function is called for to Prophet, from now on."""
+    """From now on pass each module that this function is called for to Prophet."""
     original = getattr(defining, function)
 
     @passed_over

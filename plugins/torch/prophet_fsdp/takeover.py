@@ -112,7 +112,7 @@ def _shared_by(
         if processes not in _shared:
             _shared[processes] = _share(processes, told)
     if len(groups) > 1 and tuple(groups) not in _agreed:
-        # Any group of the mesh may have failed. To agree in both dimensions, one after the other, tells every rank.
+        # Any group of the mesh may have failed. Agreeing in one dimension and then in the other tells every rank.
         failed = any(_shared[processes] is None for processes in groups)
         for processes in groups:
             failed = any(_agree(processes, KEEPS if failed else "")[0])
