@@ -1,10 +1,10 @@
-"""The agent: it learns and plans while the job runs, in one thread beside it.
+"""The agent: a thread beside the job that learns and plans while the job runs.
 
-Rule of this file: the edges (thread, clock, files) around a pure Session, one for each module whose blocks this rank
-decides about. Once a second it drains the module's events. If there is something better, it tells control.py. The first
-rank of a module's group decides; the agents of the others only report.
+Rule of this file: the edges (thread, clock, files) around pure Sessions, one for each module that this rank decides
+for. Once a second an agent drains its module's events, and asks control.py for any better decision. The first rank of
+a module's group decides; the agents of the other ranks only report.
 
-A failure in here is one warning, and from then on blocks and their sequence stay as they are.
+A failure in here causes one warning. Blocks and their sequence then stay as they are.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
     from prophet_scheduler.session.messages import Basis, SessionTerms, Want
 
 TORCH_AFTER = 20
-"""Rounds before torch's reducer may have a turn, since a job's first rounds differ from the rest."""
+"""Rounds before torch's reducer may have a turn: a job's first rounds are not typical."""
 END_LIMIT_S = 5.0
-"""Maximum wait for a turn under way at the end of the process, in seconds."""
+"""Maximum wait at the end of the process for a turn in progress, in seconds."""
 
 logger = logging.getLogger("prophet_scheduler")
 
 
 class WatchingAgent:
-    """Agent of a module about whose blocks another rank decides: it only records the module's events."""
+    """Agent of a module that another rank decides for: it only records the module's events."""
 
     decided = True
 
@@ -55,7 +55,7 @@ class WatchingAgent:
         self._reference = weakref.ref(rounds)
 
     def turn(self, now: float) -> bool:
-        """Take in the module's events and say what is wanted. Return False if the module is gone."""
+        """Read the module's events and request what they call for. Return False if the module is gone."""
         rounds = self._reference()
         if rounds is None:
             return False
@@ -64,26 +64,26 @@ class WatchingAgent:
         except Exception:
             if rounds.slots:
                 raise
-            return False  # The program dropped the module meanwhile, and the arena with it.
+            return False  # The program has dropped the module in the meantime, and the arena with it.
         return True
 
     def _turn(self, rounds: ModuleRounds, now: float) -> None:
         rounds.record.keep(rounds.log.drain())
 
     def end(self) -> None:
-        """Stop: no more turns will come."""
+        """Stop: no turns follow."""
         rounds = self._reference()
         if rounds is not None:
             rounds.log.close()
 
     def leave(self) -> None:
-        """Do nothing at the end of the module or the process."""
+        """Do nothing when the module or the process ends."""
 
 
 class ModuleAgent(WatchingAgent):
-    """Agent of a module about whose blocks this rank decides. Time comes with the call.
+    """Agent of a module that this rank decides for. The caller passes the time.
 
-    `adapts`: its cut may change. `warm`: results kept of the job's last run. `alone`: time of one operation by itself.
+    `adapts`: the cut may change. `warm`: results kept from the job's last run. `alone`: time of a lone operation.
     """
 
     def __init__(
@@ -95,12 +95,12 @@ class ModuleAgent(WatchingAgent):
         warm: WarmStart | None = None,
         alone: Probe | None = None,
     ) -> None:
-        # Only one of all ranks needs it, and it delays the start.
+        # Imported here since only one rank needs them, and they delay the start.
         from prophet_ddp import ways  # noqa: F401
         from prophet_ddp.sequencing import Sequencer
         from prophet_scheduler.core.choice import Shape
         from prophet_scheduler.learn.serial import SerialMonitor
-        from prophet_scheduler.policies.algorithms import merging  # noqa: F401  Its thread is to import nothing.
+        from prophet_scheduler.policies.algorithms import merging  # noqa: F401  So that its thread imports nothing.
         from prophet_scheduler.session.messages import NOTHING_NEW, SessionTerms
         from prophet_scheduler.session.session import Session
 
@@ -108,7 +108,7 @@ class ModuleAgent(WatchingAgent):
         self._record = rounds.record
         operations = SerialMonitor(alone)
         terms = SessionTerms(settings.monitor_s, shape=Shape(rounds.ranks, 1), adapts=adapts, changes=NOTHING_NEW)
-        # Without a reference to the agent, so that both go with the module and wait for no garbage collection.
+        # Holds no reference to the agent, so both are freed with the module, without a garbage collection.
         choices = functools.partial(_choices_of, self._reference)
         self._session_under = functools.partial(Session, policy, monitor=operations, ways_of=choices)
         self._terms, self._warm = terms, warm
@@ -116,17 +116,17 @@ class ModuleAgent(WatchingAgent):
         self._sequencer = Sequencer(policy, operations, settings.monitor_s)
         self.decided = False
         self.hurry: Callable[[], None] | None = None
-        """Call it to have the next turn at once."""
+        """Function that starts the next turn at once; None before the agent has a thread."""
 
     def _learn(self, terms: SessionTerms) -> None:
-        """Begin to learn under these terms."""
+        """Start learning under these terms."""
         self.session = self._record.learner = self._session_under(terms=terms)
         assert self.session.choosing is not None
         self._choosing = self.session.choosing
         self._adapts = terms.adapts
 
     def turn(self, now: float) -> bool:
-        """Take a turn as any agent. While something better is looked for, the next turn comes with the next round."""
+        """Take a turn as any agent does. While the agent looks for something better, each new round starts a turn."""
         alive = super().turn(now)
         rounds = self._reference()
         if rounds is not None:
@@ -134,15 +134,15 @@ class ModuleAgent(WatchingAgent):
         return alive
 
     def leave(self) -> None:
-        """Keep the learned values for the next start, at the end of the module or the process."""
+        """Keep the learned values for the next start, when the module or the process ends."""
         if self._warm is not None:
             self._warm.keep(self.session.learned(self._record.decided.cut))
 
     def _turn(self, rounds: ModuleRounds, now: float) -> None:
         from prophet_scheduler.session.messages import Basis, Turn, Want
 
-        decision = rounds.in_force  # Read once, since another thread swaps it.
-        if self._adapts and rounds.buckets is not None:  # The program has registered a hook since.
+        decision = rounds.in_force  # Read once: another thread swaps it.
+        if self._adapts and rounds.buckets is not None:  # The program has since registered a hook.
             self._warm = None
             self._learn(replace(self._terms, adapts=False))
         session = self.session
@@ -156,7 +156,7 @@ class ModuleAgent(WatchingAgent):
             cut=decision.cut if decision is not None else None,
             way=decision.way if decision is not None else UNORDERED,
             divided=decision is not None and decision.way == TWO_PHASES,
-            # During a turn of torch's reducer nothing else can take effect: a look has its whole length.
+            # Nothing else can take effect during a turn of torch's reducer: its iterations are reported afterwards.
             ended=() if rounds.resting else rounds.pace.take_iterations(),
             forward_ends=rounds.log.drain_forward_ends(),
             barrier=rounds.record.barrier,
@@ -169,8 +169,8 @@ class ModuleAgent(WatchingAgent):
             return
         checks = want is None and session.profiler.ready and self._choosing.look is None
         if want is None and not (checks and self._sequencer.is_due(decision.cut, now, self._choosing.at_rest)):
-            return  # Estimates take milliseconds of a core that computes, so they are made only where used.
-        # In the first rounds of a cut this is the former cut's profile, good enough for any blocks of this arena.
+            return  # Estimates cost milliseconds of a busy core, so make them only where they are used.
+        # In a cut's first rounds this is the previous cut's profile, which is good enough for any blocks of this arena.
         profile, network = session.estimates.newest()
         if network is None or profile is None:
             return
@@ -182,7 +182,7 @@ class ModuleAgent(WatchingAgent):
             rounds.channel.control.want(better)
 
     def _keep(self, rounds: ModuleRounds, warm: WarmStart, cut: Cut, now: float) -> None:
-        """Begin where the last run of the job ended, once the gradients are known, and keep what proves itself."""
+        """Start where the job's last run ended, once the gradients are known. Keep a cut that has stayed in force."""
         from prophet_scheduler.session.messages import Basis, Remembered
 
         if not warm.asked:
@@ -197,8 +197,8 @@ class ModuleAgent(WatchingAgent):
         warm.turn(now, cut, self.session.learned)
 
     def _want(self, rounds: ModuleRounds, want: Want, cut: Cut, basis: Basis) -> None:
-        """Ask all ranks for this, and note why. `cut` is in force."""
-        from prophet_scheduler.policies.algorithms.stock import stock_iteration_s  # Of all ranks one needs it.
+        """Request this from all ranks, and record why. `cut` is the one in force."""
+        from prophet_scheduler.policies.algorithms.stock import stock_iteration_s  # Only one rank needs it.
 
         session, turns = self.session, rounds.turns
         stock_s = stock_iteration_s(basis.profile, basis.network, rounds.ranks)
@@ -218,9 +218,9 @@ class ModuleAgent(WatchingAgent):
 
 
 def _other_ways(rounds: ModuleRounds) -> tuple[str, ...]:
-    """Return the ways that are possible now besides all-reduces of blocks in a chosen order.
+    """Return the ways that are possible now, besides all-reduces of blocks in a chosen order.
 
-    torch's reducer has its turn once these hold, or it would be compared with a prediction alone.
+    torch's reducer gets a turn only after such all-reduces: before, it could only be compared with a prediction.
     """
     two_phases = rounds.record.asks.holds and rounds.divisible
     begun = rounds.way != UNORDERED and rounds.pace.ended >= TORCH_AFTER
@@ -229,7 +229,7 @@ def _other_ways(rounds: ModuleRounds) -> tuple[str, ...]:
 
 
 def _choices_of(reference: weakref.ref[ModuleRounds], question: Question, ways: Sequence[str]) -> Sequence[Choice]:
-    """Return the choices of these ways for a module, with their predicted times."""
+    """Return the choices for these ways, with their predicted times; none if the module is gone."""
     from prophet_ddp.ways import torch_reducer, two_phases
 
     rounds = reference()
@@ -243,25 +243,25 @@ class Turning(Protocol):
     """Agent of one module."""
 
     def turn(self, now: float) -> bool:
-        """Take in the module's events and say what is wanted. Return False if the module is gone."""
+        """Read the module's events and request what they call for. Return False if the module is gone."""
         ...
 
     @property
     def decided(self) -> bool:
-        """True once it has said what is wanted; until then its turns come more often."""
+        """True once the agent has requested something; until then its turns are more frequent."""
         ...
 
     def end(self) -> None:
-        """Stop: no more turns will come."""
+        """Stop: no turns follow."""
         ...
 
     def leave(self) -> None:
-        """Clean up at the end of the module or the process."""
+        """Clean up when the module or the process ends."""
         ...
 
 
 class Agents:
-    """The agents of all modules, and their thread."""
+    """Agents of all modules, and their thread."""
 
     def __init__(self) -> None:
         self._lock = free_in_forks(threading.Lock())
@@ -271,15 +271,15 @@ class Agents:
 
     @property
     def busy_s(self) -> float:
-        """Seconds of processor time of the agents so far."""
+        """Processor time that the agents have used so far, in seconds."""
         return self._thread.busy_s
 
     def wake(self) -> None:
-        """Have the next turn at once. Call it from any thread."""
+        """Start the next turn at once. Thread-safe."""
         self._thread.wake()
 
     def add(self, agent: Turning) -> None:
-        """Give this agent turns from now on."""
+        """Give this agent turns from now on; end it at once if learning has failed."""
         with self._lock:
             if self._over:
                 agent.end()
@@ -290,14 +290,14 @@ class Agents:
             at_end(self._end)
 
     def _end(self) -> None:
-        """End the thread at the end of the process, which must not take the interpreter from a thread at work."""
+        """Stop the thread when the process ends: the interpreter must not go away while the thread runs."""
         if self._thread.end(END_LIMIT_S) and not self._over:
             for agent in self._modules:
                 agent.leave()
 
     def _failed(self, error: Exception) -> None:
         logger.warning(
-            "Prophet learns no more: %s: %s; blocks and their order stay as they are", type(error).__name__, error
+            "Prophet has stopped learning: %s: %s; blocks and their order stay as they are", type(error).__name__, error
         )
         with self._lock:
             self._over = True

@@ -1,7 +1,7 @@
-"""The arena of a DistributedDataParallel's gradients: its blocks travel as all-reduces, at once or in two phases.
+"""The arena of a DistributedDataParallel's gradients: its blocks travel as all-reduces, in one phase or two.
 
-Rule of this file: which blocks one operation carries, and when it may start. prophet_scheduler/frontends/torch/arena.py
-defines an arena, issuer.py the order of operations, and device_arena.py has a GPU's arena.
+Rule of this file: which blocks an operation carries, and when it may start. prophet_scheduler/frontends/torch/arena.py
+defines an arena, issuer.py orders operations, and device_arena.py has the arena of a GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class DdpArena(Arena):
-    """Blocks that travel as all-reduces; with phases.py in two halves."""
+    """Arena whose blocks travel as all-reduces, or as the two halves of one (phases.py)."""
 
     graphs = True
 
@@ -42,12 +42,12 @@ class DdpArena(Arena):
         self._log = log
         self._operations: dict[ArenaBlock, JointOperation] = {}
         self._last: Mapping[ArenaBlock, JointOperation] = self._operations
-        """Operations with whose end a block is back; they may be others."""
+        """By block, the operation whose end is the block's arrival; in two phases it is not the one that sends it."""
         self._incomplete: dict[JointOperation, int] = {}
-        """Number of blocks that each of the round's operations still lacks."""
+        """Number of incomplete blocks of each of the round's operations."""
 
     def operations(self, collectives: Iterable[Sequence[int]]) -> list[JointOperation]:
-        """Return the round's operations, one for the blocks at each of these places, in this order."""
+        """Return the round's operations, in order. `collectives` has the places of each one's blocks."""
         self._operations, self._incomplete = {}, {}
         self._last = self._operations
         for places in collectives:
@@ -58,7 +58,7 @@ class DdpArena(Arena):
         return list(self._incomplete)
 
     def operations_in(self, phases: TwoPhases | RingPhases, norm_order: float) -> list[JointOperation]:
-        """Return the operations of a round in two phases, with norms of this order."""
+        """Return the operations of a round in two phases, with gradient norms of this order."""
         operations = phases.operations(norm_order)
         self._operations, self._last = phases.reduces, phases.gatherings
         self._incomplete = dict.fromkeys(self._operations.values(), 1)
@@ -71,7 +71,7 @@ class DdpArena(Arena):
         def start() -> Any:
             whole = parts[0]
             if len(parts) > 1:
-                # Blocks that do not lie together are brought together, and put back afterwards.
+                # Blocks that are not adjacent are sent as one copy, and copied back afterwards.
                 whole = torch.cat(parts)
                 after.append(lambda: _part(whole, parts))
             return self._issuer.groups.all_reduce(whole)
@@ -86,11 +86,11 @@ class DdpArena(Arena):
         return JointOperation(start, id, size_bytes, then)
 
     def under_way(self) -> list[JointOperation]:
-        """Return the last round's operations that may be at work in its blocks when all of them have arrived."""
+        """Return the last round's operations that may still use its blocks after all averages have arrived."""
         return []
 
     def landed(self, slot: Slot) -> bool:
-        """True if it has arrived, and no stream would have to wait for it either."""
+        """Return True if the average has arrived and no stream has to wait for it."""
         return self.arrived(slot)
 
     def _send(self, block: ArenaBlock) -> JointOperation:

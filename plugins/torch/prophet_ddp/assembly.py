@@ -1,7 +1,7 @@
-"""The parts of one module under Prophet, put together: its process group, its rounds, and its agent.
+"""Assembly of one module's parts under Prophet: its process group, its rounds, and its agent.
 
-Rule of this file: which parts a module gets, by its own options, the policy, and its hardware. takeover.py decides,
-alike on all ranks, if it gets any; the parts are in their own files.
+Rule of this file: which parts a module gets, by its options, the policy, and its hardware. takeover.py decides whether
+it gets any, alike on all ranks; the parts have their own files.
 """
 
 from __future__ import annotations
@@ -46,71 +46,71 @@ from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE, MOST_A
 
 CPU = torch.device("cpu")
 LONG_DELAY_S = 10e-3
-"""Seconds of an operation by itself above which the most are under way from the first round on."""
+"""Duration of a lone operation, in seconds, above which the maximum are in flight from the first round on."""
 
 
 class Connecting(Hardware, Protocol):
-    """Hardware of a module's parameters, as its parts need it."""
+    """Hardware that a module's parameters are on, as assembly needs it."""
 
     tried: bool
-    """True if jobs have run there. What was tried on processors alone stays off elsewhere."""
+    """True if jobs have been run on it. Otherwise features that were tried on processors alone stay off."""
     device: torch.device
 
     def new_group(self, group: dist.ProcessGroup, store: Store, timeout: datetime.timedelta, /) -> Any:
-        """Make a process group of the same ranks as `group`; all of them call it, and may meet in `store`."""
+        """Make a process group of the ranks of `group`. All of them call it, and may meet in `store`."""
         ...
 
     def connect(self, own: Any, /) -> Probe | None:
-        """Return when all ranks of that group are there, so that nobody goes on, and perhaps ends, while another still
-        connects. Returns the duration of one operation by itself, the same on all ranks; None if that says nothing.
+        """Return once all ranks have connected to this group, so that none goes on, or even exits, while another still
+        connects. The result is the duration of a lone operation, alike on all ranks; None if that is meaningless.
         """
         ...
 
     @property
     def closing(self) -> Callable[[], None] | None:
-        """Return the function that ends what ends with the group; None for nothing."""
+        """Return the function that releases what must end with the group; None if there is nothing."""
         ...
 
 
 class OnProcessors:
-    """A module whose parameters are in a machine's own memory."""
+    """Hardware of a module whose parameters are in main memory."""
 
     tried = True
     device = CPU
     closing = None
 
     def new_group(self, group: dist.ProcessGroup, store: Store, timeout: datetime.timedelta) -> Any:
-        """Do as Connecting says."""
+        """Make a gloo group."""
         meeting = PrefixStore("gloo", store)
         return wide_group(meeting, group.rank(), group.size(), timeout)
 
     def connect(self, own: Any) -> Probe:
-        """Do as Connecting says."""
+        """Connect, and measure a lone operation."""
         return probe(own)
 
     def streams(self, device: torch.device, /) -> Streams:
-        """Return streams for which nothing has to wait."""
+        """Return streams that never need a wait."""
         return streams_of(device)
 
     @property
     def arena(self) -> Callable[..., DdpArena]:
-        """Return the maker of the arena."""
+        """Return the class of the arena."""
         return DdpArena
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Parts of a module on every rank. `alone` is the duration of one operation by itself, if known."""
+    """Parts of a module, on every rank. `alone` is the duration of a lone operation, if known."""
 
     rounds: ModuleRounds
     channel: Channel
     alone: Probe | None
     members: Sequence[int]
-    """Ranks of the job in the module's group."""
+    """Ranks of the module's group, by their numbers in the job."""
     adapts: bool
     """True if its cut may change."""
     may_leave: bool
-    """True if torch's reducer is tried, too, and gets the module if it is faster."""
+    """True if torch's reducer is tried as well, and gets the module back if it is faster."""
 
 
 def assemble(
@@ -122,9 +122,8 @@ def assemble(
     store: Store,
     heard: bool,
 ) -> Parts:
-    """Assemble a module's parts. All ranks of its `group` do it, and meet in `store`. `named` are its averaged
-    parameters; `number` counts the modules of the process. `heard`: somebody on this rank reads the events of its
-    blocks.
+    """Assemble a module's parts. All ranks of its `group` call it, and meet in `store`. `named` has the averaged
+    parameters; `number` is the module's in this process. `heard`: this rank reads the events of the module's blocks.
     """
     hardware = _hardware_of(ddp)
     timeout = group._get_backend(hardware.device).options._timeout
@@ -148,8 +147,8 @@ def assemble(
     channel = Channel(issuer, control, log, group.size(), lost.loss, lost.others)
     adapts = told.partition_bytes is None and get_definition(told.policy).blocks is Blocks.ADAPTIVE
     whole = told.fusion and hardware.tried
-    ours = whole and told.policy == "prophet"  # Other policies are what their papers say.
-    delay_s = alone.seconds if alone is not None else 0.0  # The same on all ranks.
+    ours = whole and told.policy == "prophet"  # Other policies follow their papers.
+    delay_s = alone.seconds if alone is not None else 0.0  # Alike on all ranks.
     terms = RoundTerms(
         _first_cut(told, adapts, delay_s),
         first_at_once=MOST_AT_ONCE if delay_s > LONG_DELAY_S else LEAST_AT_ONCE,
@@ -168,7 +167,7 @@ def assemble(
 
 
 def _hardware_of(ddp: Any) -> Connecting:
-    # All averaged parameters are on one device, as was checked before.
+    # All averaged parameters are on one device: takeover.py has checked.
     device: torch.device = next(param.device for param in ddp.module.parameters() if param.requires_grad)
     if device == CPU:
         return OnProcessors()
@@ -178,7 +177,7 @@ def _hardware_of(ddp: Any) -> Connecting:
 
 
 def _first_cut(told: Settings, adapts: bool, delay_s: float) -> Callable[[Sequence[int]], Cut]:
-    """Return the cut that a job begins with, of gradients with these bytes."""
+    """Return the function that makes a job's first cut from the bytes of its gradients."""
     definition = get_definition(told.policy)
     if adapts:
         return lambda sizes: learning_cut(sum(sizes), learning_sizes(sum(sizes), delay_s))
@@ -189,10 +188,10 @@ def _first_cut(told: Settings, adapts: bool, delay_s: float) -> Callable[[Sequen
 
 
 def deciding_agent(parts: Parts, told: Settings) -> Turning:
-    """Return the agent that decides about the module's blocks, on the first rank of its group."""
+    """Return the agent that decides for the module. Only the first rank of the module's group has it."""
     rounds, definition = parts.rounds, get_definition(told.policy)
     if definition.traced or definition.of_graph is not None:
-        from prophet_scheduler.frontends.torch.trace import ForwardTrace  # Few policies need it, and only on one rank.
+        from prophet_scheduler.frontends.torch.trace import ForwardTrace  # Few policies need it, on one rank only.
 
         params = [slot.param for slot in rounds.registered]
         rounds.trace = ForwardTrace(params, with_graph=definition.of_graph is not None)
@@ -227,7 +226,7 @@ def _agent_by(definition: Definition, parts: Parts, told: Settings) -> Turning:
 
 
 def _warm_start(parts: Parts, told: Settings) -> WarmStart:
-    """Return the store of what is kept of this module of this job."""
+    """Return the store of results kept from earlier runs of this job, for this module."""
     where = {name: os.environ.get(name, "") for name in ("MASTER_ADDR", "GLOO_SOCKET_IFNAME", "LOCAL_WORLD_SIZE")}
     where |= {"engine": "ddp", "policy": told.policy, "fusion": str(told.fusion), "module": str(parts.rounds.number)}
     where |= {"blocks": str(told.partition_bytes or "adaptive"), "ranks": str(list(parts.members))}
@@ -236,7 +235,7 @@ def _warm_start(parts: Parts, told: Settings) -> WarmStart:
 
 @functools.cache
 def profile_in(told: Settings) -> Profile | None:
-    """Return the profile that the job is told to begin with. Raises UserError, with one line, for a wrong file."""
+    """Return the profile that the user supplies, or None. Raises UserError, with one line, for a bad file."""
     if told.profile_in is None:
         return None
     from prophet_scheduler.models.profiles import load_profile

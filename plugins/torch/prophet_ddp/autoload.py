@@ -1,13 +1,13 @@
 """Autoload: switches Prophet on in a process with PROPHET_SCHEDULER set, at its first DistributedDataParallel.
 
-Rule of this file: the moment of loading. A line in site-packages (prophet-autoload.pth) imports this module where any
-variable of Prophet is set: a misspelt one, or another engine's, is one warning then. An import hook stands behind
-torch's module of DistributedDataParallel. The first constructor imports the rest of Prophet, so a process that trains
-nothing has none of it.
+Rule of this file: when to load. A line in site-packages (prophet-autoload.pth) imports this module if any variable of
+Prophet is set, so a misspelt one, or another engine's, causes one warning. An import hook watches for torch's module
+that defines DistributedDataParallel. The first constructor call imports the rest of Prophet, so a process that does
+not train never loads it.
 
 A wrong setting ends the process with one line and status 2, on every rank, since all have the same environment. A
-failure of Prophet itself is one warning, and DistributedDataParallel stays as it is. takeover.py makes that so on all
-ranks alike.
+failure of Prophet itself causes one warning, and DistributedDataParallel stays as it is. takeover.py makes sure that
+all ranks do the same.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ MODULE = "torch.nn.parallel.distributed"
 
 
 def call_after_import(name: str, then: Callable[[ModuleType], None]) -> None:
-    """Call `then` with the module of this name when it has been imported; at once if it is there. Until then nothing
-    happens.
-    """
+    """Call `then` with the module of this name once it is imported; at once if it already is."""
 
     def run(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
         execute(module)
@@ -48,7 +46,7 @@ def call_after_import(name: str, then: Callable[[ModuleType], None]) -> None:
 
 
 def stand_behind(ddp_class: Any) -> None:
-    """Hand each new object of the class to Prophet when it is made, from now on."""
+    """From now on pass each new object of the class to Prophet."""
     original = ddp_class.__init__
     signature = inspect.signature(original)
 
@@ -65,7 +63,7 @@ def stand_behind(ddp_class: Any) -> None:
 
 
 def keep_lives_apart() -> None:
-    """Keep lives apart where the launcher may restart ranks and has one store for all lives. Alike on all ranks."""
+    """Keep a job's lives apart if its launcher may restart ranks and has one store for all. Alike on all ranks."""
     told = os.environ
     if told.get("TORCHELASTIC_USE_AGENT_STORE") == str(True) and told.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
         from prophet_ddp import lives
@@ -77,10 +75,10 @@ def keep_lives_apart() -> None:
 
 @functools.cache
 def takeover_in(package: str) -> Any:
-    """Return a plugin's module that takes over, or the one that only observes. None, with one warning, if it cannot be
-    loaded, as with another torch, or without the variable.
+    """Return a plugin's module for taking over, or the one for observing only. None, with one warning, if the variable
+    is not set or loading fails, as it may with another torch.
 
-    Called before anything is sent: a wrong setting ends the process here, and nobody waits for it.
+    Called before anything is sent, so a wrong setting ends the process while no other rank waits for it.
     """
     try:
         from prophet_scheduler.core.settings import DDP_SCHEDULER, OBSERVE

@@ -1,15 +1,15 @@
-"""Blocks of a module with a hook of torch's that depends on buckets: torch's buckets, each averaged by the hook.
+"""Blocks of a module with a hook of torch's that depends on buckets: each block is a bucket that the hook averages.
 
-Rule of this file: when such a hook is called, with what, and how its collectives travel. compression.py says which
-hooks.
+Rule of this file: when such a hook is called, with which buckets, and how its collectives travel. compression.py says
+which hooks.
 
-Buckets are those that torch's reducer would have, with the same layout in memory. The hook is called with each in
-torch's order, within backward, as by torch: its state may count on that. Its collectives wait until it is the bucket's
-turn in the sequence of blocks (issuer.py).
+Buckets are those that torch's reducer would have, with the same layout in memory. As in torch, the hook is called
+within backward, with one bucket after another in torch's order: its state may depend on that. Its collectives are held
+until the bucket's turn in the sequence of blocks (issuer.py).
 
-Some hooks send a second collective that depends on the result of the first, as PowerSGD does. Under torch those of
-several buckets race, and ranks may issue them in different orders. Here each bucket has a *lane*, which is a process
-group, for itself until its hook is done. Ranks agree on the buckets of a lane and their order.
+Some hooks send a second collective that depends on the result of the first, as PowerSGD does. In torch the second
+collectives of several buckets race, and ranks may issue them in different orders. Here a bucket has a *lane* (a process
+group) to itself until its hook is done. Ranks agree on the buckets of each lane and their order.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class BucketHook(Protocol):
 
 class Buckets:
     """Buckets of one module, and the `hook` that averages them, with its `state`. `rebuild(order)` returns torch's
-    buckets of the registered parameters, by number, for gradients that come in this order.
+    buckets for gradients that are generated in this order, as lists of registered parameters by number.
     """
 
     def __init__(self, hook: BucketHook, state: Any, rebuild: Callable[[list[int]], Sequence[Sequence[int]]]) -> None:
         self._hook, self._state = hook, state
         self._rebuild = rebuild
         self.rebuilt = False
-        """True once the buckets follow the order in which gradients come."""
+        """True once the buckets follow the order in which gradients are generated."""
 
     def arena(
         self,
@@ -64,11 +64,11 @@ class Buckets:
         issuer: Issuer,
         log: EventLog,
     ) -> BucketArena:
-        """Return the arena of these `slots`: as `registered` the first time, and then in forward order."""
+        """Return the arena of these `slots`: in order of registration at first, in forward order once rebuilt."""
         if self.rebuilt:
             numbers = {slot: number for number, slot in enumerate(registered)}
             buckets = self._rebuild([numbers[slot] for slot in reversed(slots)])
-        else:  # Until gradients have come once, torch has one bucket for each type.
+        else:  # Before its first backward pass torch has one bucket for each type.
             params = [slot.param for slot in registered]
             assign: Any = vars(dist)["_compute_bucket_assignment_by_size"]
             buckets = assign(params, [sys.maxsize], [False] * len(params))[0][::-1]
@@ -81,8 +81,8 @@ class Buckets:
 
 
 class BucketArena(DdpArena):
-    """Blocks that are torch's buckets. `bundles` are the places of their gradients, in torch's order. `call` calls the
-    hook.
+    """Arena whose blocks are torch's buckets. `bundles` has the places of each bucket's gradients, in torch's order.
+    `call` calls the hook.
     """
 
     def __init__(
@@ -100,11 +100,11 @@ class BucketArena(DdpArena):
         self._lanes = [_Lane(group) for group in issuer.groups.apart]
         self._averages: dict[ArenaBlock, _Average] = {}
         self._to_call: list[ArenaBlock] = []
-        """Blocks of this round that the hook has not been called with, in the opposite of torch's order."""
+        """This round's blocks that the hook has yet to be called with, in reverse of torch's order."""
 
     @property
     def whole(self) -> Borders:
-        """Cut whose blocks are the buckets."""
+        """The cut whose blocks are the buckets."""
         return Borders.at((), sum(self.sizes))
 
     def operations(self, collectives: Iterable[Sequence[int]]) -> list[JointOperation]:
@@ -132,8 +132,8 @@ class BucketArena(DdpArena):
 
 
 class Bucket:
-    """Bucket as a hook sees it: torch.distributed.GradBucket, which Python cannot make. `buffer`: its gradients, one
-    after another, shape [elements].
+    """Bucket as a hook sees it: stands in for torch.distributed.GradBucket, which Python cannot construct. `buffer` has
+    its gradients, one after another, shape [elements].
     """
 
     def __init__(self, number: int, is_last: bool, buffer: torch.Tensor, parameters: list[torch.Tensor]) -> None:
@@ -141,7 +141,7 @@ class Bucket:
         self._buffer, self._parameters = buffer, parameters
 
     def index(self) -> int:
-        """Return its number in torch's order."""
+        """Return the bucket's number in torch's order."""
         return self._number
 
     def is_last(self) -> bool:
@@ -153,21 +153,21 @@ class Bucket:
         return self._buffer
 
     def set_buffer(self, buffer: torch.Tensor) -> None:
-        """Put another tensor of these elements in the buffer's place."""
+        """Replace the buffer with another tensor of as many elements."""
         self._buffer = buffer
 
     def parameters(self) -> list[torch.Tensor]:
-        """Return the parameters in the order of the buffer."""
+        """Return the parameters, in the buffer's order."""
         return self._parameters
 
     def gradients(self) -> list[torch.Tensor]:
-        """Return each parameter's part of the buffer, in the parameter's shape."""
+        """Return views of the buffer, one for each parameter and in its shape."""
         parts = self._buffer.split([param.numel() for param in self._parameters])
         return [part.view(param.shape) for part, param in zip(parts, self._parameters, strict=True)]
 
 
 class HeldGroup:
-    """Process group as a hook sees it: its collectives are held until `begin`."""
+    """Process group as a hook sees it: it holds collectives back until `begin`."""
 
     def __init__(self, group: Any) -> None:
         self._group = group
@@ -182,7 +182,7 @@ class HeldGroup:
         return int(self._group.rank())
 
     def allreduce(self, *args: Any) -> Promise:
-        """Take an all-reduce of torch.distributed's."""
+        """Issue or hold an all-reduce, with the arguments of ProcessGroup.allreduce."""
         promise = Promise()
 
         def issue() -> None:
@@ -197,24 +197,24 @@ class HeldGroup:
         return promise
 
     def begin(self) -> None:
-        """Send what is held, and hold nothing from now on. Call it after the hook has returned."""
+        """Issue the held collectives, and hold no more. Call it after the hook has returned."""
         held, self._held = self._held or [], None
         for issue in held:
             issue()
 
 
 class Promise:
-    """torch.distributed.Work of something that another thread brings to its end."""
+    """Stand-in for torch.distributed.Work whose result another thread supplies."""
 
     def __init__(self) -> None:
         self._future: Future[Any] = Future()
 
     def get_future(self) -> Future[Any]:
-        """Return the future of its result."""
+        """Return the future of the result."""
         return self._future
 
     def settle(self, make: Callable[[], Any]) -> None:
-        """Take the result of `make()`, or its error."""
+        """Complete with the result of `make()`, or with its error."""
         try:
             result = make()
         except Exception as error:
@@ -230,16 +230,16 @@ def _ended(promise: Promise, future: Future[Any]) -> None:
 
 
 class _Lane:
-    """Lane of one bucket at a time."""
+    """Process group that serves one bucket at a time."""
 
     def __init__(self, group: Any) -> None:
         self.group = group
         self.last: Promise | None = None
-        """End of the last bucket that was sent this way."""
+        """End of the newest bucket that was given to this lane."""
 
 
 class _Average:
-    """Average of one bucket in one round: `data`, sent by this lane. `future` is the hook's."""
+    """Average of one bucket in one round: `data`, sent over `lane`. `future` is the hook's."""
 
     def __init__(self, data: torch.Tensor, lane: _Lane) -> None:
         self._data = data
@@ -248,10 +248,10 @@ class _Average:
         self.future: Future[torch.Tensor] | None = None
 
     def begin(self) -> Promise:
-        """Begin when the lane is free. Returns torch's Work of all that the hook does."""
+        """Start once the lane is free. Return a Work that ends with everything the hook does."""
         ended = Promise()
         before, self._lane.last = self._lane.last, ended
-        # What a hook does between two collectives holds up a thread, which must be none of the program's.
+        # What a hook does between two collectives blocks a thread, which must not be one of the program's.
         run = functools.partial(ended.settle, functools.partial(self._bring, before))
         threading.Thread(target=run, name=f"{OWN}bucket", daemon=True).start()
         return ended
@@ -269,7 +269,7 @@ class _Average:
 
 @contextlib.contextmanager
 def _with_group(state: Any, group: HeldGroup) -> Iterator[Any]:
-    """Give a hook's state this group within the context, or take it for the state of a hook that has no more."""
+    """Put this group into a hook's state within the context; without a group in the state, the group replaces it."""
     if not hasattr(state, "process_group"):
         yield group
         return

@@ -1,8 +1,8 @@
-"""Check that Prophet can take the place of this torch's reducer: what it relies on beyond what torch documents.
+"""Check that the installed torch has the internals by which Prophet replaces the reducer.
 
-Rule of this file: looking, with no process group and nothing changed. Names come from the code of the installed torch,
-so one that another release has renamed is found before a job is started. `prophet doctor` prints the findings, and
-`prophet run` asks for them before a policy is started.
+Rule of this file: checks that need no process group and change nothing. Names are looked up in the source of the
+installed torch, so one that another release has renamed is found before a job starts. `prophet doctor` prints the
+findings, and `prophet run` checks them before it starts a policy.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _METHODS = (
     "register_comm_hook",
     "join",
 )
-"""Methods of DistributedDataParallel that takeover.py calls or watches."""
+"""Methods of DistributedDataParallel that takeover.py calls or wraps."""
 _ATTRIBUTES = (
     *("process_group", "reducer", "logger", "static_graph", "find_unused_parameters"),
     *("gradient_as_bucket_view", "_static_graph_delay_allreduce_enqueued", "_comm_hooks"),
 )
-"""Attributes of its objects: read, the two that are replaced, and the two set while torch's reducer is made anew."""
+"""Attributes of its objects that Prophet reads. Two are replaced; two are set while torch's reducer is recreated."""
 _OF_DISTRIBUTED = (
     *("get_process_group_ranks", "new_group", "BroadcastOptions", "DistError", "destroy_process_group"),
     *("_register_comm_hook", "_compute_bucket_assignment_by_size"),
@@ -43,7 +43,7 @@ _OF_C10D = ("PrefixStore", "_get_default_store")
 
 @functools.cache
 def check_torch(framework: str) -> tuple[tuple[str, bool, str], ...]:
-    """Return (item, True if it is as it must be, a line) for each thing that matters. `framework` is torch."""
+    """Return (item, True if it is fine, a line to print) for each check. `framework` is torch."""
     return tuple(_findings())
 
 
@@ -87,7 +87,7 @@ def missing_names(module: ModuleType) -> list[str]:
 
 
 def unknown_requests(module: ModuleType) -> list[str]:
-    """Return what DistributedDataParallel calls on its reducer that the stand-in neither has nor hands back."""
+    """Return the reducer's methods that DistributedDataParallel calls and the stand-in neither has nor hands back."""
     called = {
         node.attr
         for node in ast.walk(_source(module))

@@ -1,8 +1,8 @@
-"""torch's own communication hooks that Prophet applies: by the element, or by torch's buckets.
+"""torch's own communication hooks that Prophet applies: element by element, or bucket by bucket.
 
-Rule of this file: which hooks these are, and how each is applied. The result is torch's, bit for bit. By the element,
-as torch's default_hooks compute it, gradients are rounded to the small type, if there is one, divided by the number of
-ranks there, summed, and put back. All others are called with torch's buckets (buckets.py).
+Rule of this file: which hooks these are, and how each is applied. The result is torch's, bit for bit. Element by
+element means, as in torch's default_hooks: round gradients to the smaller type, if there is one, divide them in that
+type by the number of ranks, sum, and convert back. All other hooks are called with torch's buckets (buckets.py).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 @dataclass(frozen=True)
 class CommHook:
-    """Hook of torch. `half`: type that gradients are rounded to before they are divided; None for their own type.
-    `by_bucket`: its result depends on torch's buckets.
+    """Hook of torch. `half`: type to which gradients are rounded before the division; None for their own type.
+    `by_bucket`: the result depends on torch's buckets.
     """
 
     function: Any
@@ -43,12 +43,12 @@ _MODULES = frozenset(
     f"torch.distributed.algorithms.ddp_comm_hooks.{name}"
     for name in ("debugging_hooks", "default_hooks", "post_localSGD_hook", "powerSGD_hook")
 )
-"""Modules of torch whose hooks say by their future alone when they have ended. quantization_hooks fail over gloo, with
-or without Prophet: they read the lists of lists that NCCL returns."""
+"""Modules of torch whose hooks are done when their future is. quantization_hooks fail over gloo, with or without
+Prophet: they expect the lists of lists that NCCL returns."""
 
 
 def known(hook: Any) -> CommHook | None:
-    """Return how Prophet applies this hook; None if it does not."""
+    """Return how Prophet applies this hook; None if it cannot."""
     plain = next((known for known in KNOWN.values() if known.function is hook), None)
     if plain is not None or getattr(hook, "__module__", None) not in _MODULES:
         return plain
@@ -57,11 +57,11 @@ def known(hook: Any) -> CommHook | None:
         return None
     half = _WRAPPED.get(hook.__qualname__.partition(".")[0])
     if half is not None and wrapped == [KNOWN[default_hooks.allreduce_hook]]:
-        return CommHook(hook, half)  # By the element, too.
+        return CommHook(hook, half)  # Element by element, too.
     return CommHook(hook, by_bucket=True)
 
 
 def group_of(state: Any) -> Any:
-    """Return the process group that a known hook with this state averages in; None for that of all ranks."""
+    """Return the process group in which a known hook with this state averages; the default group if none is named."""
     group = getattr(state, "process_group", state)
     return group if isinstance(group, dist.ProcessGroup) else dist.group.WORLD

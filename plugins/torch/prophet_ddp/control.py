@@ -1,15 +1,15 @@
 """The cut and the sequence of a job's blocks, the same on every rank in every round.
 
-Rule of this file: it carries one rank's wish to all ranks; agent.py makes the wish.
+Rule of this file: carry one rank's wish to all ranks. agent.py makes the wish.
 
-The group's first rank decides. Every RECUT_ROUNDS rounds, and more often at first, the last operation of the sequence
-is a *page*: a sum over all ranks. The first rank adds the number and the length of its next decision, and each rank the
-time of its last backward pass. Every rank reads the page before the first block of the following round, usually long
-after it arrived. If the number is new, a broadcast brings the decision itself, and all take it up at once. So all read
-the same before the same round, and a late rank only delays the others.
+The group's first rank decides. Every RECUT_ROUNDS rounds, and more often at first, the sequence ends with a *page*: a
+sum over all ranks. The first rank contributes the number and the length of its next decision, and each rank the time of
+its recent backward passes. Every rank reads the page before the first block of the following round, usually long after
+it arrived. If the number is new, a broadcast brings the decision, and all ranks take it up at once. So all ranks read
+the same page before the same round, and a late rank only delays the others.
 
-The first round under a decision shows if it was bad. So the page of that round is sent and awaited at the begin of the
-next one: then there is no second bad round. For some rounds after that each ends with a page.
+The first round under a decision shows if the decision was bad. So that round's page is sent and awaited when the next
+round begins, which prevents a second bad round. Each of the next few rounds also ends with a page.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
 
 TRIED_ROUNDS = 8
-"""Rounds after a decision that end with a page."""
+"""Rounds after a decision that each end with a page."""
 
 UNORDERED = "as generated"
-"""Blocks are all-reduced in the order in which they come, before anything is known of the job."""
+"""Way of averaging before anything is known of the job: blocks are all-reduced in the order they are generated."""
 WHOLE = ""
 """Usual way of averaging: blocks are all-reduced in a chosen order."""
 TWO_PHASES = "two phases"
-"""Blocks are summed, each part by one rank, and gathered later (phases.py)."""
+"""Way of averaging in which each block, or part of one, is summed by one rank and gathered later (phases.py)."""
 
 _HEADER = struct.Struct("<IIIII")
 _PAGE = 5
-"""Count of a page's first numbers: the decision's number and bytes, and the number, length and bytes of buckets of the
-turn of torch's reducer. After them comes one for each rank: nanoseconds of its backward pass."""
+"""Count of a page's leading numbers: the decision's number and length in bytes; then the number, iterations and bucket
+size of the turn of torch's reducer. After them each rank has one: its median backward pass in nanoseconds."""
 PACES = 5
-"""Number of backward passes whose median is a rank's pace."""
+"""Number of recent backward passes whose median is a rank's pace."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """A cut, and the places of its blocks in the order in which they are issued.
+    """A cut, and the order in which its blocks are issued, by their places.
 
-    `together`: numbers of blocks, consecutive in the order, that travel as one collective; empty for each block by
-    itself. `at_once`: maximum number of collectives under way. `gathers`: for rounds in two phases (phases.py), the
-    places of blocks in the order in which they are gathered after they were reduced in `order`; empty for all-reduces.
+    `together`: how many blocks, consecutive in the order, each collective carries; empty if each block travels alone.
+    `at_once`: maximum number of collectives in flight. `gathers`: for rounds in two phases (phases.py), the places of
+    the blocks in the order in which they are gathered after they were reduced in `order`; empty for all-reduces.
     """
 
     cut: Cut
@@ -62,7 +62,7 @@ class Decision:
     at_once: int = LEAST_AT_ONCE
     gathers: tuple[int, ...] = ()
     unordered: bool = False
-    """True for the order in which blocks are generated, before anything is known of the job. It is never sent."""
+    """True for the order of generation, used before anything is known of the job. Such a decision is never sent."""
 
     def __post_init__(self) -> None:
         if sorted(self.order) != list(range(len(self.order))):
@@ -72,18 +72,18 @@ class Decision:
         if self.gathers and (self.together or sorted(self.gathers) != sorted(self.order)):
             raise ValueError("a decision does not say in which order each block is gathered")
         if self.at_once < 1:
-            raise ValueError("a decision lets nothing travel")
+            raise ValueError("a decision allows no collective in flight")
 
     @property
     def way(self) -> str:
-        """Way of averaging blocks."""
+        """Way of averaging blocks: UNORDERED, WHOLE or TWO_PHASES."""
         if self.unordered:
             return UNORDERED
         return TWO_PHASES if self.gathers else WHOLE
 
     @property
     def collectives(self) -> list[tuple[int, ...]]:
-        """Places of the blocks of each collective, in the order in which they are issued."""
+        """Places of the blocks of each collective, in the order of issue."""
         order = iter(self.order)
         return [tuple(itertools.islice(order, count)) for count in self.together or (1,) * len(self.order)]
 
@@ -103,7 +103,7 @@ class Decision:
             cut = Cut.decode(data[_HEADER.size : _HEADER.size + length])
             numbers = iter(struct.unpack_from(f"<{sum(counts)}I", data, _HEADER.size + length))
         except struct.error:
-            raise ValueError("a decision is cut short") from None
+            raise ValueError("a decision is truncated") from None
         if cut is None:
             raise ValueError("a decision has no cut")
         order, together, gathers = (tuple(itertools.islice(numbers, count)) for count in counts)
@@ -111,7 +111,7 @@ class Decision:
 
 
 class Control:
-    """Control of one module. `rank` is this rank in the group of `ranks`; only `want` may be called from any thread."""
+    """Control of one module, on `rank` of the `ranks` of its group. Only `want` and `want_turn` are thread-safe."""
 
     def __init__(self, issuer: Issuer, rank: int, ranks: int) -> None:
         self._issuer = issuer
@@ -119,38 +119,38 @@ class Control:
         self._ranks = ranks
         self._backward_s: deque[float] = deque(maxlen=PACES)
         self.pace = 1.0
-        """The slowest rank's backward time over this rank's, by the last page."""
+        """Backward time of the slowest rank divided by this rank's, by the last page."""
         self._lock = free_in_forks(threading.Lock())
         self._wanted: tuple[int, Decision | None] = 0, None
-        """The newest wish and its number, counted from 1."""
+        """Number of the newest wish, counted from 1, and the wish."""
         self._turn = (0, 0, 0)
         self._turn_taken = 0
         self.turn = 0
-        """Number of iterations torch's reducer has from the next one on, by the last page; 0 for none."""
+        """Iterations that torch's reducer gets from the next one on, by the last page; 0 for none."""
         self.bucket_bytes = 0
-        """Size of its buckets then; 0 for the program's own."""
+        """Bucket size of that turn, in bytes; 0 for the program's own."""
         self._sent = b""
         self._taken = 0
         self._rounds = PageRounds(TRIED_ROUNDS)
         self._page: tuple[JointOperation, torch.Tensor] | None = None
-        """The last page, until it is read."""
+        """The last page and its operation, until it is read."""
 
     def want(self, decision: Decision) -> None:
-        """Ask for a decision from some later round on; only the deciding rank's wish counts."""
+        """Ask for a decision from some later round on. Only the deciding rank's wish counts."""
         with self._lock:
             number, wanted = self._wanted
             if decision != wanted:
                 self._wanted = number + 1, decision
 
     def want_turn(self, iterations: int, bucket_bytes: int = 0) -> None:
-        """Ask for so many iterations of torch's reducer, once, from some later round on. Its buckets have that size; 0
-        for the program's own. Counts as `want` does.
+        """Ask for one turn of torch's reducer, of this many iterations, from some later round on. `bucket_bytes` is 0
+        for the program's own buckets. Only the deciding rank's wish counts.
         """
         with self._lock:
             self._turn = self._turn[0] + 1, iterations, bucket_bytes
 
     def round_ends(self, backward_s: float = 0.0) -> list[JointOperation]:
-        """Return the operations that end this round; `backward_s` is this rank's time from first gradient to last."""
+        """Return the operations that end this round. `backward_s` is from this rank's first gradient to its last."""
         self._backward_s.append(backward_s)
         return [self._send_page()] if self._rounds.round_ends() else []
 
@@ -172,9 +172,9 @@ class Control:
         return operation
 
     def round_begins(self, wait: Callable[[JointOperation], None]) -> Decision | None:
-        """Return the decision that holds from this round on, None if unchanged. Call it before the round's first block.
+        """Return the decision that holds from this round on; None if it is unchanged. Call it before the first block.
 
-        `wait(operation)` returns when it has ended.
+        `wait(operation)` returns once the operation has ended.
         """
         if self._rounds.late:
             self._issuer.append([self._send_page()])

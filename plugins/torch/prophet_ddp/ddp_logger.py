@@ -1,8 +1,8 @@
 """Log entries of DistributedDataParallel for a module under Prophet.
 
-Rule of this file: the entries of `_get_ddp_logging_data()`. Those of the constructor are torch's own, which its logger
-had before Prophet came. Those of an iteration are taken where torch takes them, in the same units and as often. A
-module's buckets are those that torch's reducer would have: Prophet's blocks are in its status.
+Rule of this file: the entries of `_get_ddp_logging_data()`. Those from construction are torch's own, copied from its
+logger. Those of an iteration are recorded where torch records them, in the same units and as often. The entries on
+buckets describe those that torch's reducer would have: Prophet's blocks are in its status.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from prophet_scheduler.frontends.torch.arena import Slot
 
 FIRST_ITERATIONS = 10
-"""torch looks at each of these, and later at one in SAMPLE_RATE."""
+"""torch times each of these, and later one in SAMPLE_RATE."""
 SAMPLE_RATE = 100
 DURATIONS = (
     "forward_compute_time",
@@ -36,7 +36,7 @@ DURATIONS = (
 
 @dataclass
 class IterationTimes:
-    """Begin and end of each part of one iteration, in nanoseconds of the clock; 0 if it has not happened."""
+    """Start and end of each part of one iteration, in nanoseconds of the wall clock; 0 if it has not happened."""
 
     forward_start: int
     backward_start: int = 0
@@ -44,22 +44,22 @@ class IterationTimes:
     comm_start: int = 0
     comm_end: int = 0
     ready: list[tuple[Slot, int]] = field(default_factory=list)
-    """Gradients in the order in which they came, each with its time."""
+    """Gradients in the order in which they were generated, each with its time."""
 
     def gradient_ready(self, slot: Slot) -> None:
-        """Note a new gradient."""
+        """Record a new gradient."""
         self.ready.append((slot, time.time_ns()))
 
     def started(self) -> None:
-        """Note that a block has left."""
+        """Record that a block has been sent."""
         self.comm_start = self.comm_start or time.time_ns()
 
     def finished(self) -> None:
-        """Note that a block has come back."""
+        """Record that a block has arrived."""
         self.comm_end = time.time_ns()
 
     def durations(self) -> dict[str, int]:
-        """Return the durations by torch's names, without unknown ones."""
+        """Return the known durations, by torch's names."""
         ends = (self.backward_start, self.backward_end, self.comm_end, min(self.backward_end, self.comm_end))
         starts = (self.forward_start, self.backward_start, self.comm_start, self.comm_start)
         rows = zip(DURATIONS, starts, ends, strict=True)
@@ -79,8 +79,8 @@ class IterationTimes:
 class DdpLogger(c10d.Logger):
     """torch's Logger as DistributedDataParallel's own methods call it; names and signatures are torch's.
 
-    `torch_logger` is the one of the reducer whose place Prophet takes. torch's functions take this one for a logger of
-    theirs, of a reducer of one number.
+    `torch_logger` belongs to the reducer that Prophet replaces. torch's functions accept this object as their own
+    Logger, since it has a native one below it, for a reducer of one number.
     """
 
     def __init__(self, rounds: ModuleRounds, torch_logger: Any, ddp: Any) -> None:
@@ -98,30 +98,30 @@ class DdpLogger(c10d.Logger):
         self._limits = list(own) or [first, ddp.bucket_bytes_cap]
         self.sample_rate = SAMPLE_RATE
         self.iteration = 0
-        """Synchronised forward passes that have begun."""
+        """Number of synchronised forward passes that have begun."""
         self._recorded = 0
         self._averages: dict[str, int] = {}
-        """Averages without `_shown`."""
+        """Average durations, without those of `_shown`."""
         self._shown: IterationTimes | None = None
         self.times: IterationTimes | None = None
-        """Times of this iteration, if it is looked at."""
+        """Times of this iteration; None if it is not timed."""
         self._ended: IterationTimes | None = None
-        """Times of the last iteration, if it was looked at."""
+        """Times of the last iteration; None if it was not timed."""
         self._order: list[int] | None = None
-        """Parameters, by place, in the order of the buckets that torch's reducer would have made anew."""
+        """Parameters, by place, in the order of the buckets that torch's reducer would have rebuilt; None before."""
         self._unused: list[Slot] | None = None
         self.graph_static = True
         """True if every iteration has left the same parameters unused."""
         self.backward_ns = [0] * len(self._places)
-        """Nanoseconds by place, from the beginning of a backward pass to the gradient, when last looked at."""
-        # If DistributedDataParallel itself is compiled, torch's own logger is no Python that could be compiled.
+        """Nanoseconds by place, from the start of backward to the gradient, in the last timed iteration."""
+        # Hidden from torch.compile, which may compile DistributedDataParallel itself: torch's logger is not Python.
         compiled.hide(DdpLogger, ("set_runtime_stats_and_log",))
 
     def set_construction_data_and_log(self, *args: Any) -> None:
-        """Keep nothing: torch's own logger had it."""
+        """Do nothing: torch's own logger has recorded the construction."""
 
     def set_runtime_stats_and_log(self) -> None:
-        """Record the last iteration, before a synchronised forward pass begins."""
+        """Record the last iteration before a synchronised forward pass begins."""
         self._ended, self.times = self.times, None
         if self._collects():
             self._take_down(self._ended)
@@ -130,7 +130,7 @@ class DdpLogger(c10d.Logger):
             self.times = IterationTimes(time.time_ns())
 
     def set_error_and_log(self, error: str) -> None:
-        """Keep the error that ended a pass."""
+        """Record the error that ended a pass."""
         self._strs["error"] = error
         self._ints |= {"has_error": 1, "iteration": self.iteration}
 
@@ -144,9 +144,9 @@ class DdpLogger(c10d.Logger):
         self._ints["static_graph"] = 1
 
     def _get_ddp_logging_data(self) -> Any:
-        """Return what is known by now. Waits for no average."""
+        """Return what is known by now, without waiting for averages."""
         times = self._times() if self._recorded else {}
-        native = super()._get_ddp_logging_data()  # It hears of errors in torch's functions.
+        native = super()._get_ddp_logging_data()  # Errors in torch's functions are recorded there.
         error = {"error": native.strs_map["error"]} if "error" in native.strs_map else {}
         has_error = {"has_error": 1} if error else {}
         return SimpleNamespace(strs_map=self._strs | error, ints_map=self._ints | times | has_error)
@@ -154,7 +154,7 @@ class DdpLogger(c10d.Logger):
     # Events of the reducer.
 
     def forward_ended(self) -> None:
-        """Note the outputs, and the parameters that have no part in them."""
+        """Record the end of forward, and the parameters that have no part in its outputs."""
         times = self.times
         if times is not None:
             times.backward_start = time.time_ns()
@@ -165,14 +165,14 @@ class DdpLogger(c10d.Logger):
                 self._ints |= {"can_set_static_graph": 0, "iteration": self.iteration}
 
     def buckets_may_change(self) -> None:
-        """Order the buckets once, after the first iteration with an order. torch would rebuild its own here."""
+        """Fix the order of the buckets after the first iteration that has one. torch would rebuild its buckets here."""
         ended = self._ended
         if self._order is None and not self._rounds.uses.found and ended is not None and ended.backward_end:
             came = [self._places[slot] for slot, _ in ended.ready]
             if came:
                 self._order = list(dict.fromkeys([*came, *self._places.values()]))
 
-    # How it is put together.
+    # How entries are computed.
 
     def _collects(self) -> bool:
         early = self.iteration <= FIRST_ITERATIONS
@@ -193,7 +193,7 @@ class DdpLogger(c10d.Logger):
             "has_rebuilt_buckets": int(self._order is not None),
         }
         if c10d.get_debug_level() == c10d.DebugLevel.DETAIL:
-            # torch prints them there, and creates missing ones.
+            # torch prints these entries then, and so creates missing ones.
             self._strs.setdefault("comm_hook", "")
             self._ints.setdefault("join_uneven_inputs", 0)
         if self._order is not None:
@@ -213,13 +213,13 @@ class DdpLogger(c10d.Logger):
         return durations | averages | shown.moments()
 
     def _averages_with(self, times: IterationTimes) -> dict[str, int]:
-        """Return the averages as torch has them: one stays if an iteration lacks the time."""
+        """Return the averages as torch computes them: an iteration without a duration leaves its average unchanged."""
         before, now = dict.fromkeys(DURATIONS, 0) | self._averages, times.durations()
         count = self._recorded
         return {name: (now[name] + old * (count - 1)) // count if name in now else old for name, old in before.items()}
 
     def _reduced(self, unused: Sequence[Slot]) -> int:
-        """Return how many buckets torch's reducer would have sent."""
+        """Return the number of buckets that torch's reducer would have sent."""
         if self._order is not None:
             return len(self.buckets(self._order))
         if not self._skips_unused:
@@ -228,7 +228,7 @@ class DdpLogger(c10d.Logger):
         return sum(not without.issuperset(bucket) for bucket in self.buckets(list(self._places.values())))
 
     def buckets(self, order: Sequence[int]) -> Sequence[Sequence[int]]:
-        """Return torch's buckets for gradients that come in this order; parameters are named by place."""
+        """Return torch's buckets for gradients generated in this order, as lists of parameters by place."""
         slots = self._rounds.registered
         buckets, _ = c10d._compute_bucket_assignment_by_size(
             [slots[place].param for place in order], self._limits, [False] * len(order), list(order)

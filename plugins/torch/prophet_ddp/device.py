@@ -1,16 +1,16 @@
-"""The port to a GPU for collectives of NCCL: its streams, its events and who waits for them.
+"""CUDA calls for NCCL collectives: their streams, their events, and the threads that wait for them.
 
-Rule of this file: calls of CUDA on this way, besides what prophet_scheduler/frontends/torch/streams.py has for any
-engine. device_arena.py orders things by it. Not yet run on a GPU: tests drive its users on a device of their own
-(tests/support/lazy_device.py).
+Rule of this file: such calls beyond those of prophet_scheduler/frontends/torch/streams.py, which serve any engine.
+device_arena.py uses them to order work. They have run on a single GPU only (nccl.py); tests drive their users on a
+simulated device (tests/support/lazy_device.py).
 
-NCCL works on a stream of its own. An operation there comes after all earlier work of the stream that is current at its
-start, and `Work.wait()` makes the then current stream wait for its end. Neither waits on the host, and torch's future
-of it is done at once. So two streams of ours surround it: `outward`, on which a block is brought together and sent, and
-`homeward`, on which it is put back. The end of an operation is an event of ours on the latter, and whoever reads an
-average waits for that event.
+NCCL has a stream of its own. An operation there follows all earlier work of the stream that is current when it starts,
+and `Work.wait()` makes the stream current at that moment wait for its end. Neither call blocks the host, and torch's
+future of the operation is done at once. So each operation runs between two streams of ours: `outward`, on which a block
+is assembled and sent, and `homeward`, on which it is copied back. An event on the latter marks the end of the
+operation, and readers of an average wait for that event.
 
-The host learns of events in threads (`EventWatcher`) that block in cudaEventSynchronize. It neither polls nor holds the
+The host learns of events in threads (`EventWatcher`) that block in cudaEventSynchronize. They neither poll nor hold the
 GIL, since events are made with cudaEventBlockingSync.
 """
 
@@ -27,14 +27,14 @@ import torch
 from prophet_scheduler.frontends.torch.streams import CudaStreams, Event
 
 Told = Callable[[BaseException | None], None]
-"""Function called when events have passed, with the device's error if it failed. Raises nothing."""
+"""Function called once events have passed, with the device's error or None. It must not raise."""
 
 
 class EventWatch(Protocol):
-    """Watch that tells when the device has passed events."""
+    """Watch that reports when the device has passed events."""
 
     def when(self, events: Sequence[Event], then: Told) -> None:
-        """Call `then` when all of them have passed, and all of earlier calls."""
+        """Call `then` once these events and those of all earlier calls have passed."""
         ...
 
 
@@ -49,11 +49,11 @@ class DeviceStreams(CudaStreams):
         return torch.cuda.Stream(self._device)
 
     def outward(self) -> AbstractContextManager[Any]:
-        """Make the stream on which blocks leave current within the context."""
+        """Make the stream on which blocks are sent current within the context."""
         return self.on(self._outward)
 
     def homeward(self) -> AbstractContextManager[Any]:
-        """Make the stream on which they are put back current within the context."""
+        """Make the stream on which blocks are copied back current within the context."""
         return self.on(self._homeward)
 
     def mark(self) -> Event:
@@ -62,35 +62,35 @@ class DeviceStreams(CudaStreams):
         return event
 
     def before_push(self, copies: Iterable[Event]) -> None:
-        """Do nothing: the operation itself follows them, on its stream."""
+        """Do nothing: the operation's stream waits for the copies itself."""
 
     def before_average(self, ends: Iterable[Event] = ()) -> None:
         for event in ends:
             self.follow(event)
 
     def before_look(self, copied: Event) -> None:
-        """Wait on the host: a `.grad` may be read on any stream, also on one that was made to wait before this copy."""
+        """Block the host: any stream may read a `.grad`, even one that was synchronised before this copy."""
         self.synchronize(copied)
 
     def passed(self, event: Event) -> bool:
-        """True if the device has passed it."""
+        """Return True if the device has passed the event; None has always passed."""
         return event is None or bool(event.query())
 
     def synchronize(self, event: Event) -> None:
-        """Wait for it on the host. Raises CUDA's error if the device has failed."""
+        """Block the host until the event has passed. Raises CUDA's error if the device has failed."""
         event.synchronize()
 
     def enter_thread(self) -> None:
-        """Set the device of a thread of ours, before anything else: else it would set up the process's first device."""
+        """Set the device of a thread of ours. Call it first, or CUDA sets up the process's first device."""
         torch.cuda.set_device(self._device)
 
     def capturing(self) -> bool:
-        """True if work given to the current stream goes into a CUDA graph."""
+        """Return True if work given to the current stream is captured into a CUDA graph."""
         return torch.cuda.is_current_stream_capturing()
 
 
 class EventWatcher:
-    """EventWatch that is a thread. `streams` are those of its device."""
+    """EventWatch with a thread. `streams` are those of its device."""
 
     def __init__(self, name: str, streams: DeviceStreams) -> None:
         self._streams = streams
@@ -102,7 +102,7 @@ class EventWatcher:
         self._asked.put((events, then))
 
     def close(self, limit_s: float) -> None:
-        """End the thread, after what it was asked. After `limit_s` seconds it is left alone."""
+        """End the thread once it has handled all requests. It is abandoned after `limit_s` seconds."""
         self._asked.put(None)
         self._thread.join(limit_s)
 
@@ -120,4 +120,4 @@ class EventWatcher:
             except BaseException as what:
                 error = what
             then(error)
-            del asked, events, then, error  # A thread that waits for the next must not keep tensors alive.
+            del asked, events, then, error  # They must not keep tensors alive while the thread waits for the next.

@@ -1,20 +1,20 @@
-"""Blocks whose gradients are on a GPU: what leaves when, and what waits for it on the device.
+"""Blocks whose gradients are on a GPU: when each is sent, and what waits for it on the device.
 
-Rule of this file: one round on a device, from copies that the host has asked for to averages that a stream can wait
+Rule of this file: one round on a device, from copies that the host has requested to averages that a stream can wait
 for. device.py has streams, events and threads; issuer.py orders operations, as on processors.
 
-The host runs ahead of the device, so each state is known twice:
+The host runs ahead of the device, so progress is known twice, on the host and on the device:
 
 - A block is *sent* when the copies of all its gradients have been given to their streams. It is *ready*, and its
   operation may be issued, when the device has made them. So the learned profile is the device's, and no operation
-  stands on the device before others that could run.
+  blocks others on the device while its own data is missing.
 - An operation is *issued* when it and the copies back have been given to their streams. From then on the averages count
-  as arrived: whoever reads them makes its stream wait for the operation's end, and the host goes on.
-- It is *done* when the device has reached its end. That frees a place among those in flight, and is what is measured.
-  Updates that nobody waits for yet are made then, since a stream would wait for the last of several.
+  as arrived: a reader makes its stream wait for the operation's end, and the host goes on.
+- It is *done* when the device has reached its end. That frees a place in flight, and is the time that is measured.
+  Updates that nobody waits for yet are made only then: made earlier, they would make a stream wait for the last one.
 
-So no stream ever waits for something that has not been issued, and a host that waits for any stream waits for
-operations that are on the device already (docs/decisions/nccl.md).
+So no stream ever waits for an operation that has not been issued, and a host that waits for a stream waits only for
+operations that the device already has (docs/decisions/nccl.md).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from prophet_scheduler.frontends.torch.streams import Event, Streams
 class DeviceOperation(JointOperation):
     """All-reduce of some blocks on a device.
 
-    `copies`: events that its stream has to wait for. `to_send` and `to_come` count its blocks that are missing, as the
-    host and as the device know it. `issued`: all of it was given to the device, and `end` comes after it there.
+    `copies`: events that its stream must wait for. `to_send` and `to_come` count the blocks that it lacks, on the host
+    and on the device. `issued`: all of it was given to the device, where `end` follows it.
     """
 
     def __init__(self, start: Callable[[], Any], id: int, size_bytes: int) -> None:
@@ -50,9 +50,9 @@ class DeviceOperation(JointOperation):
 
 
 class _Ending:
-    """torch's Work and its future, as an issuer uses them, for an operation that ends with an event.
+    """Stand-in for torch's Work and its future, as an issuer uses them, for an operation that ends with an event.
 
-    `kept` lives until then: the device is at work in its tensors.
+    It keeps `kept` alive until then: the device uses its tensors.
     """
 
     def __init__(self, watch: EventWatch, end: Event, kept: object) -> None:
@@ -77,7 +77,7 @@ class _Ending:
 
 
 class DeviceArena(DdpArena):
-    """Blocks on one GPU. `readies` and `ends` tell when the device has made a block's copies, and its operation."""
+    """Arena on one GPU. `readies` watches for the ends of a block's copies, and `ends` for those of operations."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class DeviceArena(DdpArena):
                 "backward is captured into a CUDA graph, which Prophet over NCCL cannot be part of; train without "
                 "PROPHET_DDP_NCCL, or capture the module before DistributedDataParallel wraps it"
             )
-        # The last round's average may have been wanted by nobody, and the operation be at work there.
+        # If nobody waited for the last round's average, its operation may still use this memory.
         self._streams.before_average(slot.ends())
         return super().stage(slot, how)
 
@@ -122,7 +122,7 @@ class DeviceArena(DdpArena):
         return operation
 
     def _issue(self, operation: DeviceOperation, start: Callable[[], Any], then: Callable[[], None]) -> _Ending:
-        """Give all of the operation to the device, in one go."""
+        """Give the whole operation to the device."""
         streams = self._streams
         with streams.outward():
             for copy in operation.copies:
@@ -147,7 +147,7 @@ class DeviceArena(DdpArena):
         return operation
 
     def _made(self, operation: DeviceOperation, id: int, size_bytes: int, error: BaseException | None) -> None:
-        """Handle a block whose copies the device has made."""
+        """Handle a block whose copies the device has finished."""
         try:
             if error is not None:
                 raise error

@@ -1,6 +1,6 @@
 """Rounds of one module in two phases: whether it may have them, what they need, and the phases in force.
 
-Rule of this file: all ranks decide the same here. phases.py and ring.py have the operations of such rounds.
+Rule of this file: decisions that are alike on all ranks. phases.py and ring.py have the operations of such rounds.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 
 def _import_phases() -> None:
-    """Import phases.py late: few jobs need it, and it takes a file descriptor."""
+    """Import phases.py late: few jobs need it, and the import takes a file descriptor."""
     from prophet_ddp import phases, ring  # noqa: F401
 
 
 class Dividing:
-    """Two phases of one module. `possible`: it may have them. `asks` is told whether iterations ask for norms."""
+    """Two phases of one module. `possible`: the module may have them. `asks` learns if iterations ask for norms."""
 
     def __init__(self, issuer: Issuer, rank: int, ranks: int, asks: BarrierWatch, possible: bool) -> None:
         self._issuer = issuer
@@ -37,30 +37,30 @@ class Dividing:
         self._rank, self._ranks = rank, ranks
         self.possible = possible
         self.phases: TwoPhases | RingPhases | None = None
-        """Phases of the rounds under the decision in force, if they have two."""
+        """Phases of rounds under the decision in force; None if they have one phase."""
         self.norm_order = NORM
-        """Order of the norms that were asked for last."""
+        """Order of the norms that the program asked for last."""
         self._asked = self._connected = False
 
     def asked(self, order: float) -> None:
-        """Note that the program asks for norms of this order."""
+        """Record that the program asks for norms of this order."""
         self._asked, self.norm_order = True, order
 
     def iterated(self) -> None:
-        """Note the end of an iteration."""
+        """Record the end of an iteration."""
         self._asks.iteration(self._asked)
         self._asked = False
 
     def division(self, cut: Cut, sizes: Sequence[int]) -> Division:
-        """Return the division that two phases would make of this cut, for gradients of these sizes (bytes)."""
+        """Return how two phases would divide this cut, for gradients of these sizes (bytes)."""
         from prophet_ddp.phases import Division, divide  # Few jobs need it.
 
         return divide(cut, sizes, self._ranks) if self._ranks <= MOST_EXACT else Division(cut)
 
     def prepared(self, label: str, wait: Callable[[JointOperation], None]) -> bool:
-        """Return True if rounds can have two phases; make what is lacking. All ranks have it or none.
+        """Return True if rounds can have two phases, after connecting on first use. All ranks can, or none.
 
-        `label` names the module. `wait(operation)` returns when it has ended.
+        `label` names the module. `wait(operation)` returns once the operation has ended.
         """
         if self.possible and not self._connected:
             count = self._ranks if self._ranks <= MOST_EXACT else 0
@@ -73,7 +73,7 @@ class Dividing:
     def take_up(
         self, decision: Decision, division: Division | None, arena: DdpArena, slots: Sequence[Slot], blocks: list[Block]
     ) -> None:
-        """Make the phases of a decision, or none without a `division`. `blocks` are those of its cut."""
+        """Set up the phases of a decision; none without a `division`. `blocks` are those of the division's cut."""
         self.phases = None
         if division is None:
             return

@@ -1,6 +1,6 @@
-"""End of process groups or the process while averages are still under way.
+"""End of the process groups or the process while averages are still in flight.
 
-Rule of this file: how long this rank goes on for the others, and if its status reports a failure.
+Rule of this file: how long this rank keeps serving the others, and whether its exit status reports a failure.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch.threads import OWN
 
 FAILED_PATIENCE_S = 5.0
-"""Seconds without progress that a failing process goes on, for other ranks that may want its data."""
+"""Seconds without progress after which a failing process stops serving ranks that may want its data."""
 STILL_LIMIT_S = 2.0
-"""Seconds that the end of the process waits for operations that fail together."""
+"""Maximum wait at the end of the process for operations in flight to finish or fail, in seconds."""
 
 issuers: list[Issuer] = []
-"""Issuers of all modules, also of those that are gone while their last averages are under way."""
+"""Issuers of all modules, including modules that are gone while their last averages are in flight."""
 
 
 def close_gone() -> None:
-    """End the groups of modules that are gone, with their threads and connections, before another module's group is
-    made. What other ranks still want of this one has left it. Gloo checks every ten milliseconds if it is to end, so
-    nobody waits for that.
+    """Close the groups of modules that are gone, with their threads and connections, before another module's group is
+    made. They have sent everything that other ranks still want. Gloo polls for its end every ten milliseconds, so each
+    group is closed in a thread that nobody waits for.
     """
     torch_guards.forget_dropped()
     for issuer in [issuer for issuer in issuers if issuer.over and issuer.groups.closing is None]:
@@ -37,10 +37,10 @@ def close_gone() -> None:
 
 
 def process_ends() -> None:
-    """Send what other ranks may still wait for, as they would for a backward pass that has ended.
+    """Send everything that other ranks may still wait for, as after any backward pass.
 
-    An average that the program never waited for may fail here. torch would have raised that in backward, so the exit
-    status reports it.
+    An average that the program never waited for may fail here. torch would have raised the error in backward, so the
+    exit status reports it.
     """
     failing = _failing()
     for issuer in issuers:
@@ -48,28 +48,28 @@ def process_ends() -> None:
             issuer.quiet(FAILED_PATIENCE_S if failing else None)
         except Exception as error:
             if not failing:
-                say(f"the last averages of this rank never came: {error}")
+                say(f"the last averages of this rank never arrived: {error}")
                 fail_at_end(1)
-        # Python takes its interpreter apart next, and no thread of torch's must call into it then.
+        # Python takes its interpreter apart next, and no thread of torch's may call into it then.
         if issuer.still(STILL_LIMIT_S):
             issuer.close()
 
 
 def _failing() -> bool:
-    """True if the program ends by an exception: others may be in no state to take this rank's data."""
+    """Return True if the program ends with an exception: others may be unable to take this rank's data."""
     return sys.exc_info()[1] is not None or getattr(sys, "last_value", None) is not None
 
 
 def finish(modules: Iterable[ModuleRounds]) -> None:
-    """Finish everything under way when groups end: other ranks may wait for it, and updates of this one's `modules` do.
+    """Finish everything in flight before groups end: other ranks may wait for it, and so do updates of our `modules`.
 
-    Raises what torch would have raised in backward, unless the program ends by another exception already.
+    Raises what torch would have raised in backward, unless the program already ends with another exception.
     """
     failing = _failing()
     try:
         for issuer in issuers:
             if not issuer.quiet(FAILED_PATIENCE_S if failing else None):
-                issuer.fail(RuntimeError(f"the process group ended, and nothing came for {FAILED_PATIENCE_S:g} s"))
+                issuer.fail(RuntimeError(f"the process group ended, and nothing arrived for {FAILED_PATIENCE_S:g} s"))
         for rounds in modules:
             rounds.flush()
     except Exception:
@@ -78,7 +78,7 @@ def finish(modules: Iterable[ModuleRounds]) -> None:
 
 
 def give_up() -> None:
-    """Abort groups, for a program that would not wait any longer. A thread that waits for an average stops as well."""
+    """Abort groups for a program that does not want to wait. Threads that wait for an average stop as well."""
     for issuer in issuers:
         with contextlib.suppress(Exception):
             if not issuer.quiet(0.0):

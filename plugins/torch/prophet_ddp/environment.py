@@ -1,6 +1,6 @@
 """Environment and settings of this rank.
 
-Rule of this file: reading them. A wrong setting ends the process, on every rank, since all have the same environment.
+Rule of this file: reading them. A wrong setting ends the process on every rank, since all have the same environment.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from prophet_scheduler.policies import get_definition
 
 
 def environ_of_rank() -> Mapping[str, str]:
-    """Return the environment with the LOCAL_RANK that tells this process from others of its machine. The launcher sets
-    it where it started this rank. A process of torch.multiprocessing has none, or its parent's.
+    """Return the environment, with a LOCAL_RANK that tells this process from others on its machine. Launchers set it
+    for the ranks they start. A process of torch.multiprocessing has none, or its parent's, and gets its rank instead.
     """
     if not dist.is_initialized():
         return os.environ
@@ -30,7 +30,7 @@ def environ_of_rank() -> Mapping[str, str]:
 
 
 def settings_for(what: str, *checks: Callable[[Settings], object]) -> Settings:
-    """Return this process's settings, to schedule `what`. A wrong one ends it, and so does a UserError of a check."""
+    """Return this process's settings, for scheduling `what`. A wrong one, or a check's UserError, ends the process."""
     try:
         read = from_environ(environ_of_rank(), names.DDP_SCHEDULER, names.LOCAL_RANK)
         watched = read.policy == names.OBSERVE

@@ -1,8 +1,8 @@
-"""Events of blocks as the profiler reads them: the record of prophet_scheduler/core/events.py, written by all-reduces.
+"""Events of blocks for the profiler: the records of prophet_scheduler/core/events.py, written by all-reduces.
 
-What belongs here: the log between the threads that write and the one that learns. Times are seconds of the steady
-clock, sizes bytes. An all-reduce is a push and its pull at once: it starts as the one and ends as both. One in two
-phases (phases.py) is a push, which takes as long as an all-reduce of half the bytes, and then a pull.
+Rule of this file: the log between the threads that write and the one that learns. Times are seconds of the steady
+clock, sizes bytes. An all-reduce is a push and its pull in one: it starts as a push and ends as both. In two phases
+(phases.py) it is a push, which takes as long as an all-reduce of half the bytes, and later a pull.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Phase(enum.IntEnum):
-    """Part of an all-reduce that an operation is."""
+    """Part of an all-reduce that an operation carries out."""
 
     BOTH = 0
     REDUCE = 1
@@ -31,15 +31,15 @@ class Phase(enum.IntEnum):
 
 MOST_EVENTS = 1 << 20
 _FIELDS = 5
-"""Numbers of one kept event: time, id, bytes, kind and phase, one after another in a list. An array is made of that
-several times faster than of rows, and each iteration has a hundred events and more."""
+"""Numbers of one kept event: time, id, bytes, kind and phase. The list holds them one after another, since numpy reads
+that several times faster than rows, and an iteration has a hundred events or more."""
 
 
 class EventLog:
     """Events since the last `drain`. A log that is not `open` keeps nothing.
 
-    The training thread writes, so no lock is taken: Python appends numbers to a list, and takes the first ones away, in
-    one step each.
+    The training thread writes, and takes no lock: Python appends numbers to a list, and removes the first ones, in one
+    step each.
     """
 
     def __init__(self, open: bool) -> None:
@@ -49,10 +49,10 @@ class EventLog:
         self._lock = free_in_forks(threading.Lock())
         self._lost = 0
         self._lost_before = 0
-        """Events missing between those drained last and the next."""
+        """Number of events missing between the last drained ones and the next."""
 
     def added(self, id: int, size_bytes: int, now: float) -> None:
-        """Note that the block is complete."""
+        """Record that the block is complete."""
         self._write((now, id, size_bytes, EventKind.ADD, Phase.BOTH))
 
     def started(self, id: int, size_bytes: int, now: float, phase: Phase = Phase.BOTH) -> None:
@@ -62,18 +62,18 @@ class EventLog:
         self._write((now, id, size_bytes, EventKind.FINISH, phase))
 
     def forward_ended(self, now: float) -> None:
-        """Note the end of a forward pass whose backward pass makes averaged gradients."""
+        """Record the end of a forward pass whose backward pass makes averaged gradients."""
         if self._open:
             self._forward_ends.append(now)
 
     def close(self) -> None:
-        """Close: nobody will drain it any more."""
+        """Stop recording: nobody drains the log any more."""
         self._open = False
         self._numbers.clear()
         self._forward_ends.clear()
 
     def reopen(self) -> None:
-        """Open again: somebody will drain it."""
+        """Start recording again: somebody drains the log."""
         self._numbers.clear()  # what was written while it was being closed
         self._forward_ends.clear()
         self._open = True
@@ -91,7 +91,7 @@ class EventLog:
         return events
 
     def drain_forward_ends(self) -> list[float]:
-        """Return when forward passes have ended, in order. Call it after `drain`, or an iteration's may be missing."""
+        """Return the times at which forward passes ended, in order. Call it after `drain`, or some may be missing."""
         return [self._forward_ends.popleft() for _ in range(len(self._forward_ends))]
 
     def _write(self, event: tuple[float, int, int, int, int]) -> None:
@@ -105,7 +105,7 @@ class EventLog:
 
 
 def _events_of(numbers: NDArray[Any]) -> NDArray[Any]:
-    """Return the events of rows of _FIELDS. The end of an all-reduce is that of a push and of its pull."""
+    """Return the events of rows of _FIELDS. The end of an all-reduce becomes two: that of a push, and of its pull."""
     kinds, phases = numbers[:, 3].astype(np.uint8), numbers[:, 4]
     times = np.where((kinds == EventKind.FINISH) & (phases == Phase.BOTH), 2, 1)
     events = np.zeros(times.sum(), EVENT_DTYPE)

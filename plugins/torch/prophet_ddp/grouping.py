@@ -1,7 +1,7 @@
-"""Agents of policies that decide once, or cannot decide before the forward pass was traced.
+"""Agents of policies that decide once, or only after the forward pass has been traced.
 
 Rule of this file: when such a policy is asked. prophet_scheduler/policies/algorithms/collective_groups.py forms its
-groups from the events of one module. It does so once, and nothing is learned after that.
+groups from the events of one module, once. Nothing is learned after that.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ logger = logging.getLogger("prophet_scheduler")
 
 
 class GroupingAgent(WatchingAgent):
-    """Agent of one module, whose blocks are whole gradients at first. Time comes with the call.
+    """Agent of one module, whose blocks are whole gradients at first. The caller passes the time.
 
-    `trace` is awaited where the policy plans with forward times. `alone`: duration of one operation by itself.
+    It waits for `trace` where the policy plans with forward times. `alone`: duration of a lone operation.
     """
 
     arms: tuple[ArmStatus, ...] = ()
@@ -45,7 +45,7 @@ class GroupingAgent(WatchingAgent):
         super().__init__(rounds)
         self._groups = collective_groups
         self._policy = policy
-        # The groups of these systems are neighbours in the order of generation, which is the arena's reversed.
+        # These systems group neighbours in the order of generation, which is the reverse of the arena's.
         self.profiler = JobProfiler(forward_ids=True)
         self._monitor = SerialMonitor(alone)
         self._trace = trace
@@ -54,7 +54,7 @@ class GroupingAgent(WatchingAgent):
 
     @property
     def network(self) -> Network | None:
-        """Measurements of the network."""
+        """Measurements of the network; None before there are any."""
         return self._monitor.network
 
     def _turn(self, rounds: ModuleRounds, now: float) -> None:
@@ -84,17 +84,17 @@ class GroupingAgent(WatchingAgent):
         )
         together = tuple(len(places) for places in made.collectives)
         order = tuple(itertools.chain(*made.collectives))
-        # As in the torch group that the policy's authors had.
+        # As many at once as torch's group had for the policy's authors.
         rounds.channel.control.want(Decision(made.cut, order, together, TORCH_AT_ONCE))
         self.decided = True
         logger.info("%s: %d gradients travel in %d messages", self._policy.name, len(sizes), len(together))
 
 
 class WaitingAgent:
-    """Agent of one module once its trace is done, made by `make`; None if the module is gone by then."""
+    """Agent of one module that `make` creates once the trace is done; `make` returns None if the module is gone."""
 
     def __init__(self, trace: ForwardTrace, make: Callable[[], Turning | None]) -> None:
-        # For `make`, which another thread calls: the program might fork in the middle of an import there.
+        # Imported for `make`, which runs in another thread: a fork of the program must not meet an import there.
         from prophet_scheduler.learn import serial  # noqa: F401
         from prophet_scheduler.session import choosing, session  # noqa: F401
 
@@ -103,7 +103,7 @@ class WaitingAgent:
         self._agent: Turning | None = None
 
     def turn(self, now: float) -> bool:
-        """Take the agent's turn. Until it is made, events are kept for it."""
+        """Take the agent's turn. Before the agent exists its events accumulate."""
         if not self._trace.done:
             return True
         if self._agent is None:
@@ -112,15 +112,15 @@ class WaitingAgent:
 
     @property
     def decided(self) -> bool:
-        """True if the agent has decided."""
+        """True once the agent has decided."""
         return self._agent is not None and self._agent.decided
 
     def end(self) -> None:
-        """End: no more turns will come."""
+        """Stop: no turns follow."""
         if self._agent is not None:
             self._agent.end()
 
     def leave(self) -> None:
-        """Leave at the end of the module or the process."""
+        """Clean up when the module or the process ends."""
         if self._agent is not None:
             self._agent.leave()

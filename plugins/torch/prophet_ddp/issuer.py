@@ -1,21 +1,21 @@
-"""The order in which all-reduces are issued: one for all ranks.
+"""The order in which all-reduces are issued: one order for all ranks.
 
-Rule of this file: from blocks that are ready to collectives of a process group, and back. It knows no gradient and no
-module. rounds.py supplies the sequence, and agent.py chooses it.
+Rule of this file: from ready blocks to collectives of a process group, and back. It knows no gradients and no modules.
+rounds.py supplies the sequence, and agent.py chooses it.
 
 Collectives match by the order in which they are issued, so every rank must issue the same ones in the same order. Each
-round brings its *sequence*, a value that all ranks hold alike (control.py). An operation is issued when all before it
-in the sequence have been issued, its data is ready on this rank, and what is in flight leaves room.
+round brings its *sequence*, which is alike on all ranks (control.py). An operation is issued once all operations before
+it in the sequence have been issued, its data is ready on this rank, and there is room in flight.
 
-Why this cannot end in a deadlock. A rank waits only for operations of rounds that it has ended, all of whose data it
-has made ready: for averages that it looks at or adds gradients to, for the page that such a round ends with, for the
-parameters that other ranks used in it. (Every rank that begins the next round issues at once what a page announces.)
-Ranks run one program, so they end the rounds of all modules in the same order. Suppose some operation never ends, and
-take the first round in that order that has one. Every rank ends that round: one that does not would wait for an
-operation of an earlier round, and these all end. So the data of all its operations is ready on all ranks, those before
-it in the sequence have ended, or will, and leave room; each rank issues it, the operations match, and it ends. A rank
-that is late delays it, and no more. The same holds for what the program sends itself, which goes through process groups
-of its own.
+Why this cannot deadlock. A rank waits only for operations of rounds that it has ended, all of whose data it has made
+ready: for averages that it reads or adds gradients to, for the page at the end of such a round, and to learn which
+parameters other ranks used in it. (Every rank that begins the next round issues at once what a page announces.) Ranks
+run one program, so they end the rounds of all modules in the same order. Suppose some operation never ends, and take
+the first round in that order with such an operation. Every rank ends that round: a rank that does not would wait for an
+operation of an earlier round, and all of those end. So the data of all its operations is ready on all ranks. Those that
+precede ours in the sequence have ended, or will, and leave room. So each rank issues ours, the operations match, and it
+ends. A late rank delays it, but no more than that. The same holds beside the program's own collectives, which use other
+process groups.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
 
 class JointOperation:
-    """Operation of all ranks together. `start()` issues it and returns torch's Work; `then()` runs when it has ended,
-    in a thread of torch's. `id` and `size_bytes` are those of its block, 0 bytes without one; `phase` is its part of an
-    all-reduce. `coming`: its data is under way on a device, and becomes ready without any more work by the program.
+    """Operation of all ranks together. `start()` issues it and returns torch's Work; `then()` runs once it has ended,
+    in a thread of torch's. `id` and `size_bytes` are its block's; 0 bytes without a block. `phase` is its part of an
+    all-reduce. `coming`: a device is producing its data, which becomes ready without more work by the program.
     """
 
     def __init__(
@@ -64,16 +64,17 @@ class JointOperation:
         self.done = False
         self.work: Any = None
         self.times: IterationTimes | None = None
-        """Times of its iteration, where they are taken."""
+        """Times of its iteration; None if that is not timed."""
 
     def __str__(self) -> str:
-        return f"block {self.id} of {self.size_bytes} bytes" if self.size_bytes else "what ranks decide by"
+        return f"block {self.id} of {self.size_bytes} bytes" if self.size_bytes else "data that ranks agree on"
 
 
 class RankGroups:
-    """A process group, and others of the same ranks, which all of them make together.
+    """A process group, and further groups of the same ranks.
 
-    `another(number)` makes one of those; None if there may be none. `closing` ends what else ends with the group.
+    `another(number)` makes a further one, on all ranks together; None if there can be none. `closing` releases what
+    ends together with the group.
     """
 
     def __init__(
@@ -86,14 +87,14 @@ class RankGroups:
         self.another = another
         self.closing = closing
         self.apart: list[Any] = []
-        """The others, by number; none before all ranks have made them."""
+        """The further groups, by number; empty until all ranks have made them."""
 
     def all_reduce(self, tensor: torch.Tensor) -> Any:
-        """Return torch's Work of a sum over all ranks, in place."""
+        """Start a sum over all ranks, in place. Return torch's Work."""
         return self._over(None).allreduce([tensor])
 
     def broadcast(self, tensor: torch.Tensor, root: int = 0, connection: int | None = None) -> Any:
-        """Return torch's Work of a broadcast from rank `root`, in place."""
+        """Start a broadcast from rank `root`, in place. Return torch's Work."""
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = root, 0
         return self._over(connection).broadcast([tensor], options)
@@ -106,27 +107,27 @@ class RankGroups:
         sends: Sequence[int],
         connection: int | None = None,
     ) -> Any:
-        """Return torch's Work of an exchange among all ranks. Each rank sends `sends[r]` elements of `input`, which lie
-        in order of ranks, to rank r, and gets `receives[r]` of `output` from it.
+        """Start an exchange among all ranks, and return torch's Work. Each rank sends `sends[r]` elements of `input` to
+        rank r, and receives `receives[r]` elements of `output` from it; both tensors are in the order of ranks.
         """
         options = dist.AllToAllOptions()
         return self._over(connection).alltoall_base(output, input, list(receives), list(sends), options)
 
     def all_gather(self, output: torch.Tensor, input: torch.Tensor) -> Any:
-        """Return torch's Work that brings each rank's `input` to all ranks, which get them in order of ranks."""
+        """Start to gather each rank's `input` on all ranks, in the order of ranks. Return torch's Work."""
         return self._over(None)._allgather_base(output, input)
 
     def _over(self, connection: int | None) -> Any:
-        """Return the process group; with a number, the group of that number, made for it by all ranks together."""
+        """Return the process group; with a number, the further group of that number."""
         assert self._group is not None
         return self._group if connection is None else self.apart[connection]
 
     def close(self) -> None:
-        """End the groups. Nothing may follow."""
+        """Close the groups. Nothing may follow."""
         group, self._group = self._group, None
         if isinstance(group, dist.ProcessGroup):
             with contextlib.suppress(Exception):
-                # Where the program has not destroyed all that torch.distributed knows itself.
+                # Needed if the program has not destroyed everything that torch.distributed knows.
                 dist.destroy_process_group(group)
         del group
         self.apart.clear()
@@ -135,9 +136,9 @@ class RankGroups:
 
 
 class Issuer:
-    """Operations of one group of ranks. Safe to use from any thread; the lock is held for moments only.
+    """Operations of one group of ranks. Thread-safe; the lock is held for moments only.
 
-    The first error ends it: nothing more is issued, since other ranks cannot know how far this one came.
+    The first error stops it: nothing more is issued, since other ranks cannot know how far this one got.
     """
 
     def __init__(self, groups: RankGroups, log: EventLog) -> None:
@@ -148,28 +149,27 @@ class Issuer:
         self._queue: deque[JointOperation] = deque()
         self._in_flight: set[JointOperation] = set()
         self.at_once = LEAST_AT_ONCE
-        """Most operations under way. Ranks may differ in it: the sequence is the same."""
+        """Maximum number of operations in flight. It may differ between ranks: the sequence does not."""
         self._issuing = False
         self._error: BaseException | None = None
         self._error_known = False
         self._seen: dict[int, int] = {}
-        """Value of `_moves` at each thread's last look."""
+        """Value of `_moves` when each thread last looked, by thread id."""
         self._moves = 0
         self.ended = 0
         self.gone = False
-        """True if its module is gone: nothing more is appended."""
+        """True once its module is gone: nothing more is appended."""
 
     def connect_apart(
         self, rank: int, count: int, first: Callable[[], object], wait: Callable[[JointOperation], None]
     ) -> str:
-        """Make `count` groups of the same ranks. All ranks do it, and first of all call `first()`.
+        """Make `count` further groups of the same ranks. All ranks call this, and call `first()` before the first one.
 
-        If one cannot, no rank has any, and the first line of why is returned. `wait(operation)` returns when it has
-        ended.
+        If any rank fails, no rank has the groups, and the first line of the reason is returned. `wait(operation)`
+        returns once the operation has ended.
 
-        A rank that connects keeps Python from all threads of its process until the others connect too. So before each
-        group all ranks come together, with everything issued that any of them waits for, and say if the step before it
-        worked.
+        A rank that connects blocks all Python threads of its process until the others connect too. So before each group
+        all ranks meet, after issuing everything that any of them waits for, and report if the last step worked.
         """
         make = self.groups.another
         assert make is not None
@@ -190,48 +190,48 @@ class Issuer:
         return ""
 
     def append(self, operations: list[JointOperation]) -> None:
-        """Append to the sequence; ready or not."""
+        """Append to the sequence, ready or not."""
         with self._lock:
             self._queue.extend(operations)
             self._issue()
 
     def put(self, start: Callable[[], Any]) -> JointOperation:
-        """Append an operation without a block, with its data there."""
+        """Append an operation that has no block, and whose data is ready."""
         operation = JointOperation(start)
         operation.ready = True
         self.append([operation])
         return operation
 
     def ready(self, operation: JointOperation) -> None:
-        """Mark its data as there."""
+        """Mark the operation's data as ready."""
         with self._lock:
             operation.ready = True
             self._issue()
 
     def tell(self) -> None:
-        """Signal something else that a thread may wait for."""
+        """Signal some other event that a thread may wait for."""
         with self._lock:
             self._moves += 1
             self._moved.notify_all()
 
     def wait_activity(self, limit_s: float) -> None:
-        """Return when an operation has ended or `tell` was called since this thread's last call, or after `limit_s`
+        """Return once an operation has ended or `tell` was called since this thread's last call, or after `limit_s`
         seconds.
 
-        Raises the error of an operation.
+        Raises an operation's error.
         """
         thread = threading.get_ident()
         with self._lock:
-            self._issue()  # An interrupt may have come before what was ready was issued.
+            self._issue()  # An interrupt may have kept a ready operation from being issued.
             seen = self._seen.get(thread, 0)
             self._moved.wait_for(lambda: self._moves != seen or self._error is not None, limit_s)
             self._seen[thread] = self._moves
             self._raise_error()
 
     def quiet(self, patience_s: float | None = None) -> bool:
-        """Wait until all operations that this rank can issue are back. False if nothing moved for `patience_s`.
+        """Wait until all operations that this rank can issue have ended. False if nothing moved for `patience_s`.
 
-        Operations that wait for data of this rank stay. Raises an operation's error, unless someone was told of it.
+        Operations that lack data of this rank stay. Raises an operation's error, unless the program already knows it.
         """
         with self._lock:
             self._issue()
@@ -248,31 +248,31 @@ class Issuer:
         return operation.ready or operation.coming
 
     def still(self, limit_s: float) -> bool:
-        """Wait until torch has nothing in hand that it would call back for, well or with an error."""
+        """Wait until torch has no operation left that it would call back for. False after `limit_s` seconds."""
         with self._lock:
             return self._moved.wait_for(lambda: not self._in_flight, limit_s)
 
     @property
     def over(self) -> bool:
-        """True if its module is gone and everything ever appended has ended."""
+        """True if its module is gone and everything that was appended has ended."""
         with self._lock:
             return self.gone and not self._queue and not self._in_flight
 
     @property
     def error(self) -> BaseException | None:
-        """Return the error that ended it; None if there is none."""
+        """The error that stopped it; None if there is none."""
         return self._error
 
     def error_is_known(self) -> None:
-        """Note that the program has had an error for the same peer."""
+        """Record that the program has already had an error about the same peer."""
         self._error_known = True
 
     def close(self) -> None:
-        """End the groups' threads, which must not come back to Python when it is no more. Nothing may follow."""
+        """End the groups' threads, which must not call into a Python that is gone. Nothing may follow."""
         self.groups.close()
 
     def fail(self, error: BaseException) -> None:
-        """Issue nothing more, and raise this error in all that wait. The first one counts: it causes the others."""
+        """Issue nothing more, and raise this error in all waiting threads. The first error counts: it causes others."""
         with self._lock:
             if self._error is None:
                 self._error = error
@@ -285,7 +285,7 @@ class Issuer:
 
     def _issue(self) -> None:
         if self._issuing:
-            return  # An operation that ended as soon as it began: the loop below goes on with the next.
+            return  # The operation ended within its start: the loop below goes on with the next.
         self._issuing = True
         try:
             while self._queue and self._queue[0].ready and len(self._in_flight) < self.at_once and self._error is None:
@@ -306,31 +306,31 @@ class Issuer:
                 operation.work = operation.start()
             self._call_back(operation)
         except BaseException as error:
-            # Also where the program is interrupted: nobody knows whether other ranks will ever see this operation.
+            # Interrupts included: nobody knows whether other ranks will ever see this operation.
             self.fail(error)
             if operation.work is None:
                 self._in_flight.discard(operation)
             elif not isinstance(error, Exception):
-                self._call_back(operation)  # torch may not have been asked yet.
+                self._call_back(operation)  # The callback may not have been added yet.
             if not isinstance(error, Exception):
                 raise
 
     def _call_back(self, operation: JointOperation) -> None:
-        # No frame of Python's before that of `_ended`: torch may call it here, and swallows a Ctrl-C on the way.
+        # No Python frame may come before `_ended`'s: torch may call it here, and would swallow a Ctrl-C before it.
         operation.work.get_future().add_done_callback(functools.partial(self._ended, operation))
 
     def _ended(self, operation: JointOperation, future: Any) -> None:
-        """Handle its end, in a thread of torch's or the issuing one. torch swallows what is raised here, Ctrl-C too."""
+        """Handle an operation's end, in a thread of torch's or the issuing one. torch swallows errors, even Ctrl-C."""
         try:
             keep_thread_state()
             if vars(operation).pop("start", None) is None:
-                return  # torch was asked twice.
+                return  # The callback was added twice.
             now = time.monotonic()
             error: BaseException | None = None
             try:
                 future.value()
                 if operation.then is not None:
-                    with unrecorded():  # by an observer that the program may take away meanwhile
+                    with unrecorded():  # The program may stop its profiler meanwhile.
                         operation.then()
             except BaseException as what:
                 error = what
@@ -343,7 +343,7 @@ class Issuer:
                 self.ended += 1
                 self._moves += 1
                 operation.done = True
-                # What they hold may hold it, and is not to wait for the garbage collector.
+                # They may refer back to the operation, which should not have to wait for the garbage collector.
                 del operation.then
                 if operation.size_bytes:
                     self._log.finished(operation.id, operation.size_bytes, now, operation.phase)

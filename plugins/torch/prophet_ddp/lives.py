@@ -1,10 +1,10 @@
-"""Lives of a job whose launcher keeps one store for all of them, as torchrun does where ranks may be restarted.
+"""Lives of a job whose launcher keeps one store for all of them, as torchrun does if ranks may be restarted.
 
-Rule of this file: in which part of that store torch.distributed begins. meeting.py lets ranks find it.
+Rule of this file: the part of that store in which torch.distributed starts. meeting.py lets ranks find it.
 
-torch names its entries in the store by group and rank alone, and an earlier life's entries are still there. So gloo may
-get the address of a rank that has died: it fails after seconds, which costs one more restart, or waits. Here all ranks
-first meet, and torch gets a part of the store for this life.
+torch names its entries in the store by group and rank alone, and those of an earlier life are still there. So gloo may
+get the address of a dead rank: it fails after seconds, which costs one more restart, or it hangs. Here all ranks meet
+first, and torch gets a part of the store for this life.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _numbers = itertools.count(1)
 
 
 def begin_apart() -> None:
-    """Begin `torch.distributed.init_process_group` in a part of the launcher's store from now on. Only where torch
-    would wait for all ranks in that store.
+    """From now on, start `torch.distributed.init_process_group` in a part of the launcher's store, wherever torch would
+    wait for all ranks in that store.
     """
     import torch.distributed as dist
 
@@ -50,15 +50,15 @@ def begin_apart() -> None:
 
 
 def _in_launchers_store(told: dict[str, Any]) -> bool:
-    """True if gloo's ranks would look for each other there. Others wait for nobody there."""
+    """Return True if gloo's ranks would look for each other there. Other backends wait for nobody in the store."""
     backend = told.get("backend")
     gloo = "gloo" in str(backend).lower() or (backend is None and told.get("device_id") is None)
     return gloo and told.get("store") is None and told.get("init_method") in (None, "env://")
 
 
 def _own_part(rank: int, ranks: int, timeout: datetime.timedelta) -> tuple[Any, int, int]:
-    """Return such a part, this rank and the number of ranks, when all have come; -1 if the program does not say. Raises
-    DistStoreError, as torch does, if one does not come.
+    """Return this life's part of the store, this rank, and the number of ranks, once all ranks have arrived. The
+    arguments are -1 if the program gives none. Raises DistStoreError, as torch does, if a rank does not arrive.
     """
     import torch.distributed as dist
 
@@ -68,7 +68,7 @@ def _own_part(rank: int, ranks: int, timeout: datetime.timedelta) -> tuple[Any, 
     limit_s = timeout.total_seconds()
 
     def tell(rank: int) -> None:
-        so_far = f"rank {rank} has not come to init_process_group, or not under Prophet, within {TELL_AFTER_S:g} s"
+        so_far = f"rank {rank} has not reached init_process_group, or not under Prophet, within {TELL_AFTER_S:g} s"
         warn_once(f"{so_far}; waiting for it up to {limit_s:g} s, as torch would")
 
     store, rank, ranks = next(c10d.rendezvous("env://", rank, ranks, timeout=timeout))
@@ -78,7 +78,7 @@ def _own_part(rank: int, ranks: int, timeout: datetime.timedelta) -> tuple[Any, 
         _, own = meet(part, rank, ranks, "", limit_s, TELL_AFTER_S, tell)
     except SilentRank as error:
         raise dist.DistStoreError(
-            f"rank {error.rank} has not come to init_process_group within {limit_s:g} s"
+            f"rank {error.rank} has not reached init_process_group within {limit_s:g} s"
         ) from None
-    # As torch does: what else is in the store has other names.
+    # As in torch: everything else in the store has other prefixes.
     return c10d.PrefixStore("default_pg", own), rank, ranks

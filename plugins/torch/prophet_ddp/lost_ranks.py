@@ -1,14 +1,13 @@
-"""The other ranks of a module's group: who is behind the address in an error of gloo's, who was lost first, and who is
-late.
+"""The other ranks of a module's group: which rank an error of gloo's means, which was lost first, and which is late.
 
-Rule of this file: what ranks leave in their store for that, and the words for it.
+Rule of this file: what ranks write to their store to find that out, and the words for it.
 
-An error has the address of one end of a broken connection. So each rank leaves the addresses of its ends. A rank that
-has lost another mostly ends as well, which the next ranks see in turn. So the first loss is left there, too, and all
-name that rank.
+An error names the address of one end of a broken connection. So each rank writes the addresses of its ends to the
+store. A rank that has lost another usually exits too, which its own peers then notice. So the first loss is also in the
+store, and all ranks name that rank.
 
-The store may have been lost with the rank. A rank sees mostly its neighbours in a ring leave, so it knows their ends
-from the start.
+The store may be lost with a rank. In a ring a rank usually loses a neighbour first, so it reads its neighbours' ends at
+the start.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from torch.distributed.distributed_c10d import Store
 from prophet_scheduler.frontends.torch.threads import OWN
 
 ANSWER_LIMIT_S = 1.0
-"""Seconds that a store has for an answer after a loss: its host may be what was lost."""
+"""Maximum wait for a store's answer after a loss, in seconds: the store's host may be what was lost."""
 
 Ends = dict[str, list[int]]
-"""Ports of a process's connections by its own address on them."""
+"""Ports of a process's connections, by its own address on them."""
 
 
 class LostRanks:
-    """Ranks that a module's group loses, as one of its ranks sees it. `members` are the group's ranks in the job, and
-    `own` is the place of this one among them. They alone use this part of the store.
+    """Losses in a module's group, as one rank sees them. `members` are the group's ranks by number in the job, and
+    `own` is this rank's place among them. They alone use this part of the store.
     """
 
     def __init__(self, store: Store, members: Sequence[int], own: int) -> None:
@@ -44,20 +43,20 @@ class LostRanks:
         self._members = members
         self._own = own
         self._ends: dict[int, Ends] = {}
-        """Ends of ranks by place in the group, as far as they are known."""
+        """Known ends of ranks, by place in the group."""
 
     def say(self) -> None:
-        """Leave the ends of this rank for the others; again when it has made more connections."""
+        """Write this rank's ends to the store. Call it again after making more connections."""
         self._store.set(f"ends {self._own}", json.dumps(ends_here()))
 
     def look(self) -> None:
-        """Read the ends of this rank's neighbours. Call it once all ranks have left theirs."""
+        """Read the ends of this rank's neighbours. Call it once all ranks have written theirs."""
         for place in {(self._own + 1) % len(self._members), (self._own - 1) % len(self._members)}:
             self._ends[place] = self._read(place)
 
     def loss(self, error: str, iteration: int) -> str:
-        """Return why averages will not come any more, by gloo's error in this rank in this iteration. Waits a second at
-        most.
+        """Return why averages will no longer arrive, from gloo's error on this rank in this iteration. Takes a second
+        at most.
         """
         named = re.search(r"\[([^]]+)\]:(\d+)", error)
         if named is None:
@@ -74,8 +73,8 @@ class LostRanks:
         return f"rank {self._members[place]} ({address}) was lost"
 
     def others(self, iteration: int) -> str:
-        """Tell the others that this rank waits in this iteration, and say in words which of them do not wait in it.
-        Empty if the store does not answer, which has a second.
+        """Tell the others that this rank waits in this iteration, and return a phrase on those that do not. It is empty
+        if the store does not answer within a second.
         """
         late = _answer(lambda: self._late(iteration))
         if late is None:
@@ -96,8 +95,8 @@ class LostRanks:
         return ends
 
     def _behind(self, address: str, port: int) -> int | None:
-        """Return the place of the rank with this end. None if it is unknown."""
-        swapped = int.from_bytes(port.to_bytes(2, "little"), "big")  # gloo says it as it is on the wire.
+        """Return the place of the rank that has this end; None if it is unknown."""
+        swapped = int.from_bytes(port.to_bytes(2, "little"), "big")  # gloo prints it in network byte order.
         for wanted in (swapped, port):
             for place, ends in self._ends.items():
                 if wanted in ends.get(address, ()):
@@ -105,10 +104,10 @@ class LostRanks:
         return None
 
     def _cause(self, address: str, port: int) -> tuple[int, str] | None:
-        """Return the place and the address of the rank that was lost first, which is this one if none is known yet."""
+        """Return the place and address of the rank lost first, by default the one at this end; None if unknown."""
         if not self._store.check(["lost"]):
             place = self._behind(address, port)
-            if place is None:  # By a connection that was made later, or the rank is no neighbour.
+            if place is None:  # The connection was made later, or the rank is no neighbour.
                 self._ends = {place: self._read(place) for place in range(len(self._members)) if place != self._own}
                 place = self._behind(address, port)
             if place is None:
@@ -119,16 +118,16 @@ class LostRanks:
 
 
 def _has_the_store(rank: int) -> bool:
-    """True if the job's store is lost with this rank. torch warns at length of a store that is gone."""
+    """Return True if the job's store is lost with this rank. torch warns at length about a store that is gone."""
     return rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
 
 
 _silent = False
-"""True if a store of this process has not answered."""
+"""True once a store of this process has failed to answer."""
 
 
 def _answer(question: Callable[[], Any]) -> Any:
-    """Return the answer to a question to a store; None if it is gone."""
+    """Return the answer to a question to a store; None if the store is gone."""
     global _silent
     answers: list[Any] = []
 
@@ -145,9 +144,9 @@ def _answer(question: Callable[[], Any]) -> Any:
 
 
 def ends_here() -> Ends:
-    """Return the ends of this process's own connections."""
+    """Return this process's own ends of its connections."""
     ends: Ends = {}
-    with contextlib.suppress(OSError):  # No file descriptor is left to look.
+    with contextlib.suppress(OSError):  # There may be no file descriptor left for this.
         for file in list(Path("/proc/self/fd").iterdir()):
             end = _end(int(file.name))
             if end is not None:
@@ -156,7 +155,7 @@ def ends_here() -> Ends:
 
 
 def _end(descriptor: int) -> tuple[str, int] | None:
-    """Return the address and the port of this file descriptor. None if it is of something else."""
+    """Return the address and port of a file descriptor; None if it is not a network connection."""
     try:
         end = socket.socket(fileno=descriptor)
     except OSError:

@@ -1,13 +1,13 @@
-"""Meetings of ranks in a store: to say something, to connect a group of ours, or to begin a life of the job.
+"""Meetings of ranks in a store: to exchange texts, to connect a group of ours, or to start a life of the job.
 
 Rule of this file: which keys are read, and who waits for whom. takeover.py supplies the texts.
 
 A store may outlive the ranks: torchrun's does, and a restarted rank finds the entries of an earlier life. So each rank
-makes a random name, and what it waits for comes under that name. The group's first rank leaves its name where the
-others look. They answer under it with theirs, and get what all have said under their own. A rank that has found the
-name of an earlier life looks again.
+makes a random name, and waits only for entries under that name. The group's first rank publishes its name. The others
+reply under it with their own names, and get all texts under those. A rank that has found the name of an earlier life
+looks again.
 
-A rank that fails while it connects says so, and the others do not wait for it.
+A rank that fails while it connects reports that, and the others do not wait for it.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from prophet_scheduler.frontends.ending import WRONG, end_process
 from prophet_scheduler.frontends.notices import warn_once
 
 AGREE_LIMIT_S = 60.0
-"""Seconds for the ranks of a group to say what they are about to do, from the first one on."""
+"""Time in which the ranks of a group must announce what they are about to do, in seconds after the first one."""
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1e-3, 0.1
-"""Seconds between two looks into the store: ranks mostly come together, but may be a minute apart."""
+"""Seconds between two polls of the store: ranks usually arrive together, but may be a minute apart."""
 READ_LIMIT_S = 5.0
-"""Seconds that the first rank stays for differing others to read its text: the store may go with its process."""
+"""Maximum time in seconds that the first rank stays for differing ranks to read its text: its store may go with it."""
 CONNECT_LIMIT_S = 30.0
-"""Seconds that a rank waits for another to connect. All have come to that."""
+"""Maximum wait for another rank to connect, in seconds. All ranks have already reached that step."""
 
 _counts: dict[tuple[str, int], int] = {}
-"""Meetings of a group so far, by its place in the store and this rank of it."""
+"""Number of meetings of a group so far, by its name in the store and this rank in it."""
 
 
 class SilentRank(Exception):
-    """A rank of the group has said nothing in time: `rank`, as the group counts."""
+    """A rank of the group has not answered in time: `rank`, as the group counts."""
 
     def __init__(self, rank: int) -> None:
-        super().__init__(f"rank {rank} says nothing")
+        super().__init__(f"rank {rank} does not answer")
         self.rank = rank
 
 
 def agree_or_end(group: dist.ProcessGroup, text: str, limit_s: float, silent: str) -> tuple[list[str], Store]:
-    """Call `agree`, and name a rank that says nothing for AGREE_LIMIT_S. One that says nothing in time ends this
-    process, with `silent` as the reason, and so does a store that is gone.
+    """Call `agree`, and warn of a rank that is silent for AGREE_LIMIT_S. A rank that is silent for `limit_s` ends this
+    process, and so does a store that is gone. `silent` is what messages say about a silent rank.
     """
     members = dist.get_process_group_ranks(group)
 
@@ -66,16 +66,16 @@ def agree_or_end(group: dist.ProcessGroup, text: str, limit_s: float, silent: st
             WRONG,
         )
     except RuntimeError as error:
-        end_process(f"the store that ranks agree by is gone: {str(error).splitlines()[0]}", WRONG)
+        end_process(f"the store through which ranks agree is gone: {str(error).splitlines()[0]}", WRONG)
 
 
 def agree(
     group: dist.ProcessGroup, text: str, limit_s: float, tell_after_s: float, tell: Callable[[int], None]
 ) -> tuple[list[str], Store]:
-    """Call `meet` for the ranks of a group, in the store of the default group."""
+    """Call `meet` for the ranks of a group, in the default group's store."""
     members = dist.get_process_group_ranks(group)
     place = hashlib.sha256(f"{group.group_name} {members}".encode()).hexdigest()[:16]
-    own = place, group.rank()  # torch's tests have ranks that are threads of one process.
+    own = place, group.rank()  # In torch's tests ranks may be threads of one process.
     _counts[own] = _counts.get(own, 0) + 1
     store = PrefixStore(f"prophet/{place}/{_counts[own]}", _get_default_store())
     return meet(store, group.rank(), group.size(), text, limit_s, tell_after_s, tell)
@@ -86,8 +86,8 @@ def meet(
 ) -> tuple[list[str], Store]:
     """Return each rank's text, by rank, and a part of the store that no earlier life has used.
 
-    In one life ranks call this in the same store once. Calls `tell(rank)` once if a rank has said nothing for
-    `tell_after_s` seconds. Raises SilentRank after `limit_s`, and the store's error if it is gone.
+    In one life each rank calls this once in a store. Calls `tell(rank)` once if a rank is silent for `tell_after_s`
+    seconds. Raises SilentRank after `limit_s` seconds, and the store's error if it is gone.
     """
     wait = _Patience(limit_s, tell_after_s, tell)
     name, said = _lead(store, ranks, text, wait) if rank == 0 else _follow(store, rank, text, wait)
@@ -95,7 +95,7 @@ def meet(
 
 
 def met() -> int:
-    """Return how many times this process has agreed with others; alike on ranks that are in the same groups."""
+    """Return how many meetings this process has joined; alike on ranks that are in the same groups."""
     return sum(_counts.values())
 
 
@@ -106,7 +106,7 @@ class _Patience:
         self._tell = tell
 
     def until(self, there: Callable[[], bool], silent: Callable[[], int | None], more_s: float = 0.0) -> None:
-        """Wait, `more_s` longer than its limit. `silent()` is the awaited rank, if known."""
+        """Wait until `there()`, `more_s` beyond the limit at most. `silent()` is the awaited rank, if known."""
         if wait_until(there, min(self._tell_after_s, self._limit_s)):
             return
         if self._limit_s > self._tell_after_s and (rank := silent()) is not None:
@@ -147,7 +147,7 @@ def _follow(store: Store, rank: int, text: str, patience: _Patience) -> tuple[st
         nonlocal name
         if not store.check(["first"]):
             return False
-        if (now := store.get("first")) != name:  # Another name than before: that was an earlier life's.
+        if (now := store.get("first")) != name:  # A name that is replaced was an earlier life's.
             name = now
             store.set(f"{name.decode()}/{rank}", json.dumps([own, text]))
         return store.check([own])
@@ -161,7 +161,7 @@ def _follow(store: Store, rank: int, text: str, patience: _Patience) -> tuple[st
 
 
 def wait_until(there: Callable[[], bool], limit_s: float) -> bool:
-    """Look again and again, for `limit_s` seconds at most. True if it was there."""
+    """Poll `there()` for `limit_s` seconds at most. Return True as soon as it does; False if it never did."""
     until_s = time.monotonic() + limit_s
     pause_s = SHORTEST_PAUSE_S
     while not there():
@@ -173,7 +173,7 @@ def wait_until(there: Callable[[], bool], limit_s: float) -> bool:
 
 
 class Meeting(Store):
-    """Part of a `store` where the ranks of a new group find each other, and nobody waits for a rank that has failed."""
+    """Part of a `store` where the ranks of a new group find each other, without waiting for a rank that has failed."""
 
     _FAILED = "failed"
 
@@ -182,15 +182,14 @@ class Meeting(Store):
         self._store = store
 
     def set(self, key: str, value: bytes) -> None:  # type: ignore[override]
-        """Set a key in the store."""
         self._store.set(key, value)  # type: ignore[arg-type]
 
     def get(self, key: str) -> bytes:
-        """Return a key that is there: the caller has waited."""
+        """Return the value of a key that exists: the caller has waited for it."""
         return self._store.get(key)
 
     def wait(self, keys: Sequence[str], timeout: datetime.timedelta = datetime.timedelta.max) -> None:  # type: ignore[override]
-        """Wait as the store does. Raises ConnectionError, with its reason, if a rank has failed."""
+        """Wait until all keys exist. Raises ConnectionError, with the reason, if a rank has failed."""
 
         def there() -> bool:
             if self._store.check([self._FAILED]):
@@ -198,10 +197,10 @@ class Meeting(Store):
             return self._store.check(list(keys))
 
         if not wait_until(there, min(CONNECT_LIMIT_S, timeout.total_seconds())):
-            raise TimeoutError(f"another rank does not connect within {CONNECT_LIMIT_S:g} s")
+            raise TimeoutError(f"another rank did not connect within {CONNECT_LIMIT_S:g} s")
 
     def fail(self, rank: int, error: Exception) -> None:
-        """Tell the others that this `rank` of the group failed. Raises ConnectionError if another was first."""
+        """Report that this `rank` of the group has failed. Raises ConnectionError if another failed first."""
         if self._store.check([self._FAILED]):
             raise ConnectionError(self._store.get(self._FAILED).decode())
         (why, *_) = str(error).splitlines() or [type(error).__name__]

@@ -1,12 +1,12 @@
-"""DistributedDataParallel on GPUs: when Prophet takes its reducer's place there, and with what.
+"""DistributedDataParallel on GPUs: when Prophet replaces its reducer there, and with which parts.
 
-Rule of this file: that decision, and the parts of one module (process group, threads, arena) put together. It stays off
-unless PROPHET_DDP_NCCL asks for it, since it has been run on one GPU that two ranks shared (docs/results/gpu.md), and
-never on several. The reasons: docs/decisions/nccl.md.
+Rule of this file: that decision, and the parts of one module (process group, threads, arena). It stays off unless
+PROPHET_DDP_NCCL turns it on, since it has been run on one GPU that two ranks shared (docs/results/gpu.md), and never on
+several. The reasons: docs/decisions/nccl.md.
 
-One process group of ours has both backends, and torch picks by tensor. Gradients go over NCCL, in one communicator.
-What the ranks agree on (pages, decisions, which parameters were used) goes over gloo, in tensors on the CPU that the
-host can read without the device.
+One process group of ours has both backends, and torch picks one by the tensor's device. Gradients go over NCCL, in one
+communicator. What the ranks agree on (pages, decisions, which parameters were used) goes over gloo, in tensors on the
+CPU that the host can read without the device.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 BACKEND = "cpu:gloo,cuda:nccl"
 SERVED = ("nccl", "cuda:nccl", BACKEND)
 END_LIMIT_S = 2.0
-"""Seconds that the end of the process waits for each thread."""
+"""Maximum wait for each thread at the end of the process, in seconds."""
 NOTICE = (
     "Prophet schedules this module's gradients over NCCL, which has been run on one shared GPU only: compare the "
     "weights of a short job with those of one without PROPHET_SCHEDULER before you rely on it"
@@ -41,8 +41,8 @@ NOTICE = (
 logger = logging.getLogger("prophet_scheduler")
 
 _TEARS_DOWN = ("1", "3")
-"""Values of TORCH_NCCL_ASYNC_ERROR_HANDLING with which an error ends the process; none goes on with the remains of an
-operation."""
+"""Values of TORCH_NCCL_ASYNC_ERROR_HANDLING with which an error ends the process. With others the process would go on
+after an operation that has failed halfway."""
 
 
 def why_not(
@@ -50,20 +50,20 @@ def why_not(
 ) -> str | None:
     """Return why torch's reducer must stay for parameters on these devices, not all of them CPUs; None if it need not.
 
-    `backend` is the module's group's, which is the default group if `whole`; `bound`: that one has its device since its
-    start (init_process_group's device_id).
+    `backend` is that of the module's group, which is the default group if `whole`. `bound`: the default group has been
+    bound to its device since its start (init_process_group's device_id).
     """
     kinds = {device.type for device in devices}
     if kinds != {"cuda"}:
         return f"parameters are on {' and '.join(sorted(kinds))}, and only gloo on processors has been tried"
     if not told.nccl:
-        return f"parameters are on GPUs, of which Prophet has been tried on a single one; {DDP_NCCL}=1 lets it try"
+        return f"parameters are on GPUs, and Prophet has been tried on a single one only; {DDP_NCCL}=1 turns it on"
     if len(devices) > 1:
         return f"parameters are on {len(devices)} GPUs, and only one for each process is served"
     if backend not in SERVED:
         return f"its process group's backend is {backend}, not nccl"
     if bound and not whole:
-        # A group made of it would be split off by all its ranks, and those of no such module are not asked.
+        # torch would split the new group off with all ranks of the default one, but only this module's ranks call it.
         return "its process group is a part of one that init_process_group bound to a device"
     definition = get_definition(told.policy)
     if definition.traced or definition.of_graph is not None:
@@ -72,7 +72,7 @@ def why_not(
 
 
 def _torch_keeps(environ: Mapping[str, str]) -> str | None:
-    """Return the setting of torch's for NCCL that the stand-in cannot live with."""
+    """Return why torch's settings for NCCL rule the stand-in out; None if they do not."""
     for prefix in ("TORCH_", ""):
         blocking, handling = f"{prefix}NCCL_BLOCKING_WAIT", f"{prefix}NCCL_ASYNC_ERROR_HANDLING"
         if environ.get(blocking, "0") not in ("", "0"):
@@ -83,7 +83,7 @@ def _torch_keeps(environ: Mapping[str, str]) -> str | None:
 
 
 class OnGpu:
-    """Parts of one module (`assembly.Connecting`) with its parameters on `device`."""
+    """Hardware (`assembly.Connecting`) of a module whose parameters are on `device`."""
 
     tried = False
 
@@ -93,9 +93,9 @@ class OnGpu:
         self._watchers: list[EventWatcher] = []
 
     def new_group(self, group: dist.ProcessGroup, _store: Store, timeout: datetime.timedelta) -> dist.ProcessGroup:
-        """Make a group with both backends. Its ranks meet as torch.distributed makes them meet."""
+        """Make a group with both backends. Its ranks meet as for any group of torch.distributed's."""
         ranks = dist.get_process_group_ranks(group)
-        # The name of a group of some ranks counts the groups that each of them is in, which must be as many
+        # torch names a group of some ranks by the number of groups that each of them is in, which must be alike
         # (wide_gloo.py).
         part = len(ranks) < dist.get_world_size()
         made: dist.ProcessGroup = dist.new_group(
@@ -104,10 +104,10 @@ class OnGpu:
         return made
 
     def connect(self, own: dist.ProcessGroup) -> None:
-        """Make the communicator, while nothing else of this process can be under way in it."""
+        """Set up the communicator, while nothing else of this process can be in flight in it."""
         from prophet_ddp.device import DeviceStreams, EventWatcher  # A job on processors needs none of it.
 
-        probe(own)  # All ranks are there. The duration says nothing: blocks go another way.
+        probe(own)  # Wait for all ranks. The measured time is of no use: blocks do not go over gloo.
         own.allreduce([torch.zeros(1, dtype=torch.uint8, device=self.device)]).wait()
         torch.cuda.synchronize(self.device)
         self._made = DeviceStreams(self.device)
@@ -115,13 +115,13 @@ class OnGpu:
         logger.warning(NOTICE)
 
     def streams(self, _device: torch.device, /) -> DeviceStreams:
-        """Return the module's streams. After `connect`."""
+        """Return the module's streams. Call it after `connect`."""
         assert self._made is not None
         return self._made
 
     @property
     def arena(self) -> Callable[..., DdpArena]:
-        """Return the maker of its arena. After `connect`."""
+        """Return the function that makes the module's arena. Call it after `connect`."""
         from prophet_ddp.device_arena import DeviceArena
 
         readies, ends = self._watchers

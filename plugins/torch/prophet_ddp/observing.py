@@ -1,11 +1,11 @@
-"""Observing of DistributedDataParallel with torch's own reducer: PROPHET_SCHEDULER=observe.
+"""Observation of DistributedDataParallel with torch's own reducer: PROPHET_SCHEDULER=observe.
 
-Rule of this file: reading what torch measures by itself, in a thread beside the job. learn/observed.py has the
-arithmetic, and another process predicts what would help (lab/advice_observed.py).
+Rule of this file: reading what torch measures anyway, in a thread beside the job. learn/observed.py has the arithmetic,
+and another process predicts what would help (lab/advice_observed.py).
 
-torch's logger times some iterations: computing, and averages. Its reducer times each gradient of every iteration. So
-the job gets no hook, and its reducer does what it does without Prophet. Ranks tell each other how long they waited
-through the job's store. A rank never waits for another one there.
+torch's logger times some iterations, both computing and averages. Its reducer times each gradient of every iteration.
+So the job gets no hook, and its reducer works as it does without Prophet. Ranks tell each other through the job's store
+how long they waited. No rank ever waits for another there.
 
 A failure in here is one warning, and the job goes on.
 """
@@ -44,27 +44,27 @@ from prophet_scheduler.learn.observed import TimedIteration, in_forward_order, t
 from prophet_scheduler.watch import training
 
 TIMED_FIRST = 10
-"""torch times each of so many first iterations."""
+"""Number of first iterations of which torch times each."""
 SAMPLE_RATES = {"cpu": 5, "gpu": 100}
-"""Later it times one iteration in so many. On processors that costs some microseconds. On GPUs timing waits for the
-device, so they have torch's default."""
+"""Later torch times one iteration in this many. On processors that costs some microseconds. On GPUs timing waits for
+the device, so they keep torch's default."""
 TOLD_EACH = 10
-"""First looks that ranks tell each other of at once, later all TOLD_S."""
+"""Number of first samples that ranks share at once; later they share every TOLD_S."""
 COST_SHARE = 0.002
-"""Share of a core that looking may take."""
+"""Share of a core that observation may take."""
 LONGEST_PAUSE_S = 1.0
 TOLD_S = 1.0
-"""Seconds between two times that ranks later tell each other what they waited."""
+"""Seconds between two later exchanges of how long ranks waited."""
 NEWEST = 100
-"""Looks that count."""
+"""Number of newest samples that count."""
 END_LIMIT_S = 1.0
-"""Maximum wait for a look under way at the end of the process, in seconds."""
+"""Maximum wait at the end of the process for a turn in progress, in seconds."""
 ADVICE_LIMIT_S = 60.0
-"""Maximum time of the prediction at the end of the process, in seconds."""
+"""Time limit of the prediction at the end of the process, in seconds."""
 HALF_HOOKS = ("fp16_compress_hook", "bf16_compress_hook", "BuiltinCommHookType.FP16_COMPRESS")
 WHOLE_HOOKS = ("", "allreduce_hook", "BuiltinCommHookType.ALLREDUCE")
 RANK, SHRUNK_AT_LEAST = 1, 2
-"""PowerSGD's matrix_approximation_rank, and its min_compression_rate by default."""
+"""PowerSGD's matrix_approximation_rank, and its min_compression_rate, by default."""
 NO_EVENTS = np.zeros(0, EVENT_DTYPE)
 
 _modules = 0
@@ -78,7 +78,7 @@ def settings() -> Settings:
 
 
 def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
-    """Watch the process's first module from now on. Nothing about it changes."""
+    """Watch the process's first module from now on. The module does not change."""
     global _modules, _watch
     try:
         if ddp.process_group.size() == 1:
@@ -97,8 +97,8 @@ def does_not_observe(error: Exception) -> None:
 
 
 class ObservedModel(abc.ABC):
-    """Watch of one model on `ranks` ranks, of which this one is `rank`; `name` is the same on all of them, and no other
-    model's. Its thread takes in the iterations that were timed.
+    """Watch of one model on `rank` of `ranks` ranks. `name` is alike on all of them, and different for each model. A
+    thread processes the timed iterations.
     """
 
     def __init__(self, name: str, rank: int, ranks: int, told: Settings) -> None:
@@ -118,7 +118,7 @@ class ObservedModel(abc.ABC):
 
     @abc.abstractmethod
     def observed(self) -> Observed:
-        """Return what was seen so far, from any thread."""
+        """Return everything seen so far. Thread-safe."""
 
     @abc.abstractmethod
     def _pause_s(self) -> float:
@@ -126,10 +126,10 @@ class ObservedModel(abc.ABC):
 
     @abc.abstractmethod
     def _turn(self) -> None:
-        """Take in what was timed."""
+        """Process what was timed."""
 
     def begin(self, told: Settings) -> None:
-        """Start to look."""
+        """Start watching."""
         self._records.begin(told)
         if self._rank == 0:
             self._record.observed = self.observed
@@ -141,7 +141,7 @@ class ObservedModel(abc.ABC):
         if self._looks:
             before = self._looks[-1]
             count = look.iteration - before.iteration
-            for place in range(1, count + 1):  # The observer counts ends; these lie evenly between two looks.
+            for place in range(1, count + 1):  # The observer counts all ends: space those between two samples evenly.
                 end_s = before.begun_s + (look.begun_s - before.begun_s) * place / count
                 training.iteration_ended(self, end_s)
         self._looks.append(look)
@@ -158,7 +158,7 @@ class ObservedModel(abc.ABC):
         self._exchange()
 
     def _exchange(self) -> None:
-        """Tell the first rank what this one has waited. The first takes in what the others have, if all have told.
+        """Tell the first rank how long this one has waited. The first rank reads the others' times once all are there.
 
         At the end of a job the store may be gone.
         """
@@ -170,7 +170,7 @@ class ObservedModel(abc.ABC):
                 self._others = [dict(json.loads(self._store.get(rank))) for rank in others]
 
     def _seen(self) -> Observed:
-        """Return the times so far alone."""
+        """Return the times so far, without anything on gradients."""
         looks = list(self._looks)
         times = times_of(looks, self._others)
         return Observed(self._ranks, looks[-1].iteration if looks else 0, times)
@@ -179,7 +179,7 @@ class ObservedModel(abc.ABC):
         logger.warning("Prophet no longer observes this job: %s: %s", type(error).__name__, error)
 
     def _end(self) -> None:
-        """Stop looking, and say on the first rank what was seen and what would help."""
+        """Stop watching. The first rank prints what was seen and what would help."""
         try:
             if not self.thread.end(END_LIMIT_S):
                 return
@@ -217,7 +217,7 @@ class ModuleWatch(ObservedModel):
         self._turns = 0
 
     def begin(self, told: Settings) -> None:
-        """Start to look, and say so on the first rank."""
+        """Start watching, and say so on the first rank."""
         super().begin(told)
         if self._says:
             size = format_size(sum(self._bytes))
@@ -231,19 +231,19 @@ class ModuleWatch(ObservedModel):
         return max(self._cheap_s(), min(LONGEST_PAUSE_S, self._rate * each_s / 2))
 
     def _cheap_s(self) -> float:
-        """Return the pause with which looking takes COST_SHARE of a core."""
+        """Return the pause with which turns take COST_SHARE of a core."""
         return self.thread.busy_s / max(1, self._turns) / COST_SHARE
 
     def _each_s(self) -> float | None:
-        """Return the seconds of an iteration between the last two looks; None before there are two."""
+        """Return the duration of an iteration between the last two samples, in seconds; None before there are two."""
         if len(self._looks) < 2:
             return None
         before, newest = self._looks[-2], self._looks[-1]
         return (newest.begun_s - before.begun_s) / (newest.iteration - before.iteration)
 
     def _space(self, ddp: Any) -> None:
-        """Have torch time fewer iterations if it times more than the thread looks at. Ranks then still see the same
-        ones, since the rates of two ranks are multiples of each other.
+        """Have torch time fewer iterations if it times more than the thread reads. Ranks then still see the same ones:
+        of any two ranks' rates, one is a multiple of the other.
         """
         each_s = self._each_s()
         if each_s is not None and self._looks[-1].iteration >= TIMED_FIRST and self._rate * each_s < self._cheap_s():
@@ -264,7 +264,7 @@ class ModuleWatch(ObservedModel):
         self._report()
 
     def _newest(self, ddp: Any) -> TimedIteration | None:
-        """Return the iteration that torch timed last, if it is a new one."""
+        """Return the iteration that torch timed last; None if it is not new."""
         logged = ddp.logger._get_ddp_logging_data()
         ints: dict[str, int] = logged.ints_map
         self._hook = logged.strs_map.get("comm_hook", "")
@@ -276,7 +276,7 @@ class ModuleWatch(ObservedModel):
         return TimedIteration(iteration, *(time_ns / 1e9 for time_ns in times_ns))
 
     def observed(self) -> Observed:
-        """Return what was seen so far, from any thread."""
+        """Return everything seen so far. Thread-safe."""
         made_ns, seen = list(self._made_ns), dataclasses.replace(self._seen(), modules=_modules)
         if seen.times is None:
             return seen
@@ -294,7 +294,7 @@ class ModuleWatch(ObservedModel):
 
 
 def _low_rank_bytes(param: Any) -> int:
-    """Return the bytes that PowerSGD sends of a parameter's gradient: two thin matrices where they are much smaller."""
+    """Return the bytes that PowerSGD sends for a parameter's gradient: two thin matrices if they are much smaller."""
     rows = param.shape[0] if param.dim() > 1 else 1
     columns = param.numel() // max(rows, 1)
     thin = (rows + columns) * RANK
@@ -303,8 +303,8 @@ def _low_rank_bytes(param: Any) -> int:
 
 
 def advice_on(seen: Observed) -> list[str]:
-    """Return the lines on what was seen. Another process predicts, so this one imports none of it. Raises OSError and
-    subprocess.SubprocessError.
+    """Return the lines of advice on an observed job. Another process predicts, so this one imports none of it. Raises
+    OSError and subprocess.SubprocessError.
     """
     asked = subprocess.run(
         [sys.executable, "-m", "prophet_scheduler.lab.advice_observed"],

@@ -1,22 +1,22 @@
-"""A round in two phases: gradients are summed by the ranks that own them, and the sums are gathered later.
+"""A round in two phases: each gradient is summed by the rank that owns it, and the sums are gathered later.
 
 Rule of this file: who owns what, and the operations of such a round. agent.py decides when a job has such rounds;
 issuer.py orders operations.
 
 An all-reduce is a reduce-scatter and an all-gather, and brings every average to every rank. A program that clips
-gradients by the norm of all of them needs no average for that, but one number of each. The owner of a gradient knows
-its norm when it has been summed, with half of the bytes sent. So all blocks are *reduced* first, in the order in which
-backward generates them. Then ranks tell each other the norms. Then all blocks are *gathered*, in the order in which the
-next forward pass needs them, and while it runs. The program waits for the first half alone (ZeRO, Rajbhandari et al.
-2020, section 5, sends the same halves for its own reasons, and waits for both).
+gradients by their total norm needs no averages for that, only one number for each. The owner of a gradient knows its
+norm once it is summed, with half of the bytes sent. So all blocks are *reduced* first, in the order in which backward
+generates them. Then ranks exchange the norms. Then all blocks are *gathered*, in the order in which the next forward
+pass needs them, and while it runs. The program waits for the first half alone (ZeRO, Rajbhandari et al. 2020,
+section 5, sends the same halves for its own reasons, and waits for both).
 
-A gradient has one owner, since the norm of two halves is not that of the whole to the last bit, and so has a block. The
-owner adds up in the order of ranks, and all get its sum, so with two ranks the bits are those of an all-reduce.
+A gradient has one owner, and so has a block: the norms of two halves do not give that of the whole to the last bit. The
+owner sums in the order of ranks, and all ranks get its sum, so with two ranks the bits are those of an all-reduce.
 
-Data to and from one owner goes over connections of its own. Gloo sends when the receiver has said that it waits. If
-data went both ways over one connection, that word would queue behind it.
+Data to and from each owner has connections of its own. Gloo sends once the receiver has announced that it waits. If
+data went both ways over one connection, these announcements would queue behind it.
 
-Nothing here waits for the program: all is sent as soon as possible, whoever looks at it and whether anybody clips.
+Nothing here waits for the program: all is sent as soon as possible, whether or not the program reads it or clips.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from prophet_scheduler.frontends.torch.arena import ArenaBlock, Slot
 from prophet_scheduler.frontends.torch.clipping import NORM
 
 AT_ONCE = 4
-"""Most operations under way, for each owner."""
+"""Maximum number of operations in flight for each owner."""
 
 
 @dataclass(frozen=True)
 class Division:
-    """Blocks, each of one owner as far as their kinds allow. `owners` has a rank for each gradient; it is empty if all
-    ranks own an equal part of each block.
+    """Blocks, each with one owner as far as their kinds allow. `owners` has a rank for each gradient; it is empty if
+    all ranks own an equal part of each block.
 
-    `imbalance` is the largest rank's load over an equal share, 1 if all own as much.
+    `imbalance` is the load of the rank that owns the most, divided by an equal share; 1 if all loads are equal.
     """
 
     cut: Cut
@@ -55,9 +55,9 @@ class Division:
 def divide(cut: Cut, sizes: Sequence[int], ranks: int) -> Division:
     """Divide gradients of these sizes (bytes, as they lie in the arena) among ranks, in blocks of about the cut's size.
 
-    Neighbours that are smaller than a block stay together. The next largest of such groups goes to the rank with the
-    least (Graham 1969, LPT). Sizes that differ by less than a factor of two count as equal: each rank gets one of these
-    in turn, in the order of generation. The same on all ranks.
+    Neighbours that are smaller than a block are grouped. The next largest group goes to the rank with the smallest load
+    (Graham 1969, LPT). Sizes with the same number of binary digits count as equal: such groups go to one rank after
+    another, in the order of generation. The result is the same on all ranks.
     """
     places = arena_places(sizes)
     groups: list[tuple[int, int]] = []
@@ -91,12 +91,12 @@ def orders_of(
     ranks: int,
     at_once: int,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the places of `blocks` in the order in which they are reduced, and in which they are gathered.
+    """Return the places of `blocks` in the order of reduction, and in the order of gathering.
 
-    `owners` are those of the gradients. `ready_s`, by place, is when each block is generated. `needed` are their places
-    as forward needs them. Bandwidth is in bytes per second; `at_once` operations an owner are under way. Blocks of one
-    owner share its link, and other links would idle if everything under way went the same way. So a block that would
-    wait long for its link lets others pass.
+    `owners` are those of the gradients. `ready_s`, by place, is when each block is generated. `needed` has the places
+    as forward needs the blocks. Bandwidth is in bytes per second; `at_once` operations are in flight for each owner.
+    An owner's blocks share its link, and other links would idle if everything in flight used the same one. So a block
+    that would wait long for its link lets others pass.
     """
     ways = [owners[block.pieces[0].gradient] if owners else 0 for block in blocks]
     takes_s = [block.size_bytes * (ranks - 1) / bandwidth for block in blocks]
@@ -116,13 +116,13 @@ def orders_of(
 
 
 def norm_of(sums: torch.Tensor, order: float) -> torch.Tensor:
-    """Return the norm in single precision of sums that may have travelled in half, as the program gets them."""
+    """Return the norm of sums as the program gets it, in single precision, even if they travelled in half."""
     norm: torch.Tensor = torch.linalg.vector_norm(sums.to(torch.float32), order)
     return norm
 
 
 class OwnNorms:
-    """Norms of whole gradients, each of which its owner tells all ranks. `owners` are those of the gradients."""
+    """Norms of whole gradients; each owner tells all ranks those of its own. `owners` are those of the gradients."""
 
     def __init__(self, issuer: Issuer, slots: Sequence[Slot], owners: Sequence[int], rank: int, ranks: int) -> None:
         self._issuer = issuer
@@ -131,19 +131,19 @@ class OwnNorms:
         self._own = [slot for slot, owner in zip(slots, owners, strict=True) if owner == rank]
         self._lock = free_in_forks(threading.Lock())
         self._left: dict[Slot, int] = {}
-        """Blocks still to be reduced of each gradient that this rank owns."""
+        """Number of blocks still to be reduced, for each gradient that this rank owns."""
         self._without_norm = 0
         self._order = NORM
         self._norms = torch.zeros(0)
         self._known = JointOperation(lambda: None)
 
     def begin(self, order: float) -> JointOperation:
-        """Begin a round with norms of this order. Returns the operation that tells them."""
+        """Begin a round with norms of this order. Return the operation that exchanges them."""
         self._order = order
         self._norms = torch.zeros(self._slots + 2 * self._ranks, dtype=torch.float32, device="cpu")
         norms, issuer = self._norms, self._issuer
         self._known = JointOperation(lambda: issuer.groups.all_reduce(norms))
-        self._left = {slot: len(slot.blocks) for slot in self._own if slot.blocks}  # none of an empty gradient
+        self._left = {slot: len(slot.blocks) for slot in self._own if slot.blocks}  # An empty gradient has none.
         self._without_norm = len(self._left)
         if not self._left:
             self._tell()
@@ -165,7 +165,7 @@ class OwnNorms:
             self._tell()
 
     def _tell(self) -> None:
-        # Each of many threads adds up a part, so the bits depend on the number of threads.
+        # torch splits a norm among threads, so its bits depend on their number.
         how = torch.get_num_threads(), self._order
         self._norms[self._slots :].view(self._ranks, 2)[self._rank] = torch.tensor(
             how, dtype=torch.float32, device="cpu"
@@ -173,8 +173,8 @@ class OwnNorms:
         self._issuer.ready(self._known)
 
     def of(self, slots: Sequence[Slot], order: float, wait: Callable[[JointOperation], None]) -> torch.Tensor | None:
-        """Return the norms of this order of these gradients' averages in this round, bit for bit as torch has them in
-        this thread. None if it might have others.
+        """Return the norms of this order of these gradients' averages in this round, bit for bit as torch would compute
+        them in this thread. None if they might differ.
         """
         wait(self._known)
         wanted = torch.tensor([torch.get_num_threads(), order], dtype=torch.float32, device="cpu")
@@ -184,8 +184,8 @@ class OwnNorms:
 
 
 class Phases:
-    """Rounds in two phases of a module under one decision. `order` has the places of `blocks` as they are reduced,
-    `gathers` as they are gathered.
+    """Rounds of a module in two phases, under one decision. `order` has the places of `blocks` in the order of
+    reduction, and `gathers` in the order of gathering.
     """
 
     def __init__(
@@ -202,13 +202,13 @@ class Phases:
         self._blocks = blocks
         self._order, self._gathers = order, gathers
         self.reduces: dict[ArenaBlock, JointOperation] = {}
-        """First operations of the round's reductions, by block; made ready when all of a block is there."""
+        """First operation of each block's reduction in this round; made ready once the block is complete."""
         self.gatherings: dict[ArenaBlock, JointOperation] = {}
-        """Gatherings of the round, by block. With its end the block is back."""
+        """Gathering of each block in this round. When it ends, the block has arrived."""
 
 
 class TwoPhases(Phases):
-    """Rounds of two ranks, whose sums are torch's. `owners` are those of the gradients."""
+    """Rounds of two ranks, whose sums have the bits of torch's. `owners` are those of the gradients."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class TwoPhases(Phases):
         self.norms = OwnNorms(issuer, slots, owners, rank, ranks)
 
     def operations(self, norm_order: float = NORM) -> list[JointOperation]:
-        """Return a round's operations, in order, with norms of this order, in which ranks may differ."""
+        """Return a round's operations in order. Its norms are of this order, which may differ between ranks."""
         known = self.norms.begin(norm_order)
         self.gatherings = {block: self._gathering(block) for block in self._blocks}
         self.reduces = {block: self._reduction(block) for block in self._blocks}
@@ -234,7 +234,7 @@ class TwoPhases(Phases):
         return [*reduces, known, *(self.gatherings[self._blocks[place]] for place in self._gathers)]
 
     def _reduction(self, block: ArenaBlock) -> JointOperation:
-        """Return the operation that leaves the sum of all ranks' blocks at the owner."""
+        """Return the operation that sums a block over all ranks, at its owner."""
         owner, data = self._owners[block], block.data
         received: list[torch.Tensor] = []
         own = data.numel() if owner == self._rank else 0
@@ -258,7 +258,7 @@ class TwoPhases(Phases):
         return JointOperation(start, block.id, data.nbytes // 2, then, Phase.REDUCE)
 
     def _gathering(self, block: ArenaBlock) -> JointOperation:
-        """Return the operation that copies the owner's block to all ranks."""
+        """Return the operation that copies a block from its owner to all ranks."""
         owner, data = self._owners[block], block.data
         return JointOperation(
             lambda: self._issuer.groups.broadcast(data, owner, owner),

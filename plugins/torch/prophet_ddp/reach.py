@@ -1,6 +1,6 @@
 """Parameters of a module that a graph reaches.
 
-Rule of this file: pure looks at autograd's graph and at modules. rounds.py acts on them.
+Rule of this file: read-only looks at autograd's graph and at modules. rounds.py acts on the results.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def not_reached(outputs: Sequence[torch.Tensor], slots: Iterable[Slot]) -> list[
 
 
 def is_cut_off(slot: Slot, module: nn.Module | None) -> bool:
-    """True if no gradient of `module` comes to this slot any more. Its parameter was replaced there, or torch has made
-    another node that adds to `.grad`, as after a move to another type or device.
+    """Return True if gradients of `module` no longer reach this slot. Its parameter was replaced there, or torch has
+    made another node that accumulates into `.grad`, as after a move to another type or device.
     """
     if slot.param.requires_grad and get_gradient_edge(slot.param).node is not slot.accumulation:
         return True
     holder, _, name = slot.name.rpartition(".")
     try:
         return module is not None and module.get_submodule(holder)._parameters.get(name) is not slot.param
-    except AttributeError:  # The module that had it is gone.
+    except AttributeError:  # The module that held it is gone.
         return True
-    except RuntimeError:  # A scripted module does not say, and keeps its parameters.
+    except RuntimeError:  # A scripted module does not tell, but keeps its parameters.
         return False

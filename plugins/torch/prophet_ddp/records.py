@@ -1,12 +1,12 @@
-"""Files that a process leaves at its end, by PROPHET_STATUS_OUT, PROPHET_EVENTS_OUT and so on.
+"""Files that a process writes at its end, as PROPHET_STATUS_OUT, PROPHET_EVENTS_OUT and others ask.
 
 Rule of this file: what is kept for them while the job runs. prophet_scheduler/frontends/records.py writes them, as for
 a BytePS job. They describe the first module of the process that Prophet was to take over. Every rank has a status.
 Events and profile are on the first rank of the module's group, which learns and decides for all. Times are seconds of
 the steady clock.
 
-What the process says while it runs, where that is asked for (prophet_scheduler/watch), is of the same module and from
-the same values.
+Reports of a running process, where requested (prophet_scheduler/watch), are on the same module and from the same
+values.
 
 A failure in here is one warning, never a failed job.
 """
@@ -58,7 +58,7 @@ class Learned(Protocol):
 
 
 class Decisions:
-    """What was decided for a module: plans, and the cuts that came into force."""
+    """Decisions for a module: plans, and the cuts that came into force."""
 
     def __init__(self) -> None:
         self.cut: Cut | None = None
@@ -67,21 +67,21 @@ class Decisions:
         self.why = ""
         """Reason for the last cut."""
         self.predicted_s: float | None = None
-        """Predicted seconds of an iteration under that cut."""
+        """Predicted duration of an iteration under that cut, in seconds."""
         self.plan: Plan | None = None
         self.plans = 0
         self.predicted = Predicted()
         """Predictions of the last plan."""
 
     def took_up(self, cut: Cut) -> None:
-        """Note that this cut is in force from here on."""
+        """Record that this cut is in force from here on."""
         if self.cut is not None and cut != self.cut:
             self.recuts += 1
             self.last_recut_s = time.monotonic()
         self.cut = cut
 
     def planned(self, plan: Plan, why: str, predicted: Predicted) -> None:
-        """Note that a plan was taken up; `why` counts if it wants another cut."""
+        """Record that a plan was taken up. `why` counts if the plan wants another cut."""
         self.plan, self.predicted = plan, predicted
         self.plans += 1
         if plan.cut is not None:
@@ -89,39 +89,39 @@ class Decisions:
 
 
 class ModuleRecord:
-    """Record of one module, which outlives it: what was decided, and on the deciding rank what was learned."""
+    """Record of one module, which outlives the module: decisions, and on the deciding rank the learned values."""
 
     def __init__(self) -> None:
         self.decided = Decisions()
         self.waits = BarrierWatch()
         """Detection of iterations that wait for all averages."""
         self.asks = BarrierWatch()
-        """Detection of iterations that ask for norms of all averages before they look at any."""
+        """Detection of iterations that ask for the norms of all averages before they read any average."""
         self.half = False
         """True if gradients travel in half precision."""
         self.learner: Learned | None = None
         self.planned_from: Profile | None = None
-        """Profile that the last plan was made from; at the end of the process the newest."""
+        """Profile that the last plan was made from; at the end of the process, the newest profile."""
         self.began_warm = False
         self.kept_was_dropped = ""
-        """Reason why nothing that was kept is used any more."""
+        """Reason why nothing kept from the last run is in use any more."""
         self.drain: Callable[[], NDArray[Any]] | None = None
-        """Function that returns the events since the last call, if any are kept."""
+        """Function that returns the events since the last call; None if this rank keeps none."""
         self.decides = True
-        """True if this rank decides for all; others leave no events."""
+        """True if this rank decides for all. Other ranks write no events."""
         self.events: RecordBuffer | None = None
         self.observed: Callable[[], Observed] | None = None
-        """Function that returns what was seen of a module that Prophet only watches."""
+        """Function that returns what was seen of a module that Prophet only observes."""
         self.observe: Callable[[NDArray[Any]], None] | None = None
-        """Function that takes in the events since the last call, if this process reports while it runs."""
+        """Function that processes the events since the last call; None if the process does not report while it runs."""
 
     @property
     def barrier(self) -> bool:
-        """True if iterations wait for all averages, or would if their norms did not come first (phases.py)."""
+        """True if iterations wait for all averages, or would if their norms did not arrive first (phases.py)."""
         return self.waits.holds or self.asks.holds
 
     def keep(self, events: NDArray[Any]) -> None:
-        """Keep events that were drained."""
+        """Keep drained events, and report them."""
         if self.events is not None:
             self.events.keep(events)
         if self.observe is not None:
@@ -129,7 +129,7 @@ class ModuleRecord:
 
 
 class Records:
-    """Records of this process. `agent_cpu_s` returns the thread's time so far, `wake` makes it take a turn at once."""
+    """Records of this process. `agent_cpu_s` returns the agent's processor time so far; `wake` starts its next turn."""
 
     def __init__(self, agent_cpu_s: Callable[[], float], wake: Callable[[], None] = lambda: None) -> None:
         self._agent_cpu_s = agent_cpu_s
@@ -144,18 +144,18 @@ class Records:
         self._given_back = ""
 
     def begin(self, settings: Settings) -> None:
-        """Begin with the first module; from now on the end of the process is waited for."""
+        """Begin with the first module. From now on the files are written when the process ends."""
         if self._settings is None:
             self._settings = settings
             at_end(self.write)
 
     def observes_next(self) -> bool:
-        """True if this process reports on the next module that is taken over while it runs."""
+        """Return True if this process, while it runs, reports on the next module that is taken over."""
         return self._settings is not None and self._settings.watched and self._module is None and not self._aside
 
     def follow(self, record: ModuleRecord, rank: int = 0, workers: int = 1, ranks: int = 1) -> None:
-        """Follow a module that is taken over, whose group has `ranks` ranks; the first one counts. This process is
-        `rank` of `workers` in its job.
+        """Follow a module that is taken over, in a group of `ranks` ranks; only the first module counts. This process
+        is `rank` of `workers` in its job.
         """
         if self._module is not None or self._aside:
             return
@@ -176,19 +176,19 @@ class Records:
             self.watch_by(self._settings)
 
     def taken_over(self, record: ModuleRecord, size_bytes: int, backend: str) -> None:
-        """Say on the first rank what is scheduled, once all ranks have taken the first module over: gradients of
-        `size_bytes`, over a group of this backend.
+        """Say on the first rank what is scheduled, once all ranks have taken over the first module: gradients of
+        `size_bytes`, over a group with this backend.
         """
         told = self._settings
         if told is not None and told.says and record is self._module and record.decides and not self._said:
-            from prophet_scheduler.frontends import lines  # The first rank alone needs it.
+            from prophet_scheduler.frontends import lines  # Only the first rank needs it.
 
             self._said = True
             what = f"DistributedDataParallel over {backend}"
             lines.begins(what, f"{self._ranks} ranks", size_bytes, told.policy)
 
     def watch_by(self, settings: Settings) -> None:
-        """Report what these settings ask for of the followed module from now on, and no more."""
+        """From now on make only the reports that these settings ask for, on the followed module."""
         if self._observer is not None:
             self._observer.close()
             self._observer = None
@@ -205,17 +205,17 @@ class Records:
             )
 
     def stepped_aside(self, why: str, record: ModuleRecord | None = None) -> None:
-        """Note that a module has torch's reducer: from its start, or `record`'s from here on."""
+        """Record that a module has torch's reducer: from its start, or the one of `record` from here on."""
         if record is self._module and not self._aside:
             self._aside = why
 
     def given_back(self, why: str, record: ModuleRecord) -> None:
-        """Note that the module has torch's reducer from here on, which was faster."""
+        """Record that the module has torch's reducer from here on, since that was faster."""
         if record is self._module:
             self._given_back = why
 
     def write(self) -> None:
-        """End the reports of the running job, and write the files that were asked for."""
+        """Stop reporting, and write the requested files."""
         module = self._module
         try:
             if module is not None and module.drain is not None:
@@ -249,7 +249,7 @@ class Records:
         return events.record(self._settings.watchdog_s, None, agreed=True) if events is not None else None
 
     def status(self) -> AgentStatus:
-        """Return the status of this process by now."""
+        """Return the current status of this process."""
         assert self._settings is not None
         module = self._module or ModuleRecord()
         learner, decided = module.learner, module.decided

@@ -1,10 +1,10 @@
 """Reducer that DistributedDataParallel finds in place of torch's.
 
 Rule of this file: the methods of torch's Reducer. rounds.py implements them; ddp_logger.py has its logger. A program
-may call any of them. What Prophet does not do itself, torch's reducer does from then on (HANDED_BACK).
+may call any of them. A call that Prophet does not serve gives the module back to torch's reducer (HANDED_BACK).
 
-torch's reducer waits for all averages at the end of backward, in a callback queued with a round's last gradient. The
-program's callbacks after that one find averages in `.grad`. rounds.py queues a callback there that waits for nothing.
+torch's reducer waits for all averages at the end of backward, in a callback queued with a round's last gradient. Later
+callbacks of the program find averages in `.grad`. Here the callback does not wait, but `wait_before_callbacks` does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HANDED_BACK: Mapping[str, str] = {
         "it is asked for its buckets",
     ),
     "_set_forward_pass_work_handle": "some ranks have more inputs than others",
-    "_install_post_backward_futures": "it is to wait for futures of the program",
+    "_install_post_backward_futures": "it has to wait for the program's futures",
     "_set_optimizer_in_backward": "an optimizer runs within backward",
     "_autograd_hook": "the program marks its gradients as ready",
     "_set_mixed_precision_param_dtype": "its gradients travel in another type",
@@ -35,13 +35,13 @@ HANDED_BACK: Mapping[str, str] = {
     "_reset_state": "its state is reset",
     "_update_process_group": "it gets another process group",
 }
-"""Methods that only torch's reducer has, each with what the program wants by calling it."""
+"""Methods that only torch's reducer has, each with the reason why a call gives the module back."""
 
 
 class LateReducer:
     """torch's Reducer as DistributedDataParallel's own methods call it; names and signatures are torch's.
 
-    `hand_back(why)` gives the module torch's reducer for good, and returns that.
+    `hand_back(why)` gives the module back to torch's reducer for good, and returns that reducer.
     """
 
     def __init__(self, rounds: ModuleRounds, logger: DdpLogger, hand_back: Callable[[str], Any]) -> None:
@@ -50,15 +50,15 @@ class LateReducer:
         self._hand_back = hand_back
         rounds.logger = logger
         self._warned = False
-        # If DistributedDataParallel itself is compiled, torch's own reducer is no Python that could be compiled.
+        # Hidden from torch.compile, which may compile DistributedDataParallel itself: torch's reducer is not Python.
         compiled.hide(LateReducer, ("prepare_for_forward", "prepare_for_backward", "_rebuild_buckets"))
 
     def prepare_for_forward(self) -> None:
-        """Begin a forward pass that ends in a synchronised backward."""
+        """Begin a forward pass whose backward pass averages gradients."""
         self.rounds.forward_begins()
 
     def prepare_for_backward(self, outputs: Sequence[torch.Tensor]) -> None:
-        """End the forward pass. `outputs` are given where parameters may be unused."""
+        """End the forward pass. `outputs` is empty unless parameters may be unused."""
         self.rounds.forward_ends(outputs)
         self._logger.forward_ended()
         if self.rounds.uses.found and not self._warned and not self.rounds.uses.unused:
@@ -70,13 +70,13 @@ class LateReducer:
         self.rounds.static_backward_ends()
 
     def _rebuild_buckets(self) -> bool:
-        """Check that the last round has ended, as torch's reducer does here. There are no buckets."""
+        """Check that the last round has ended, as torch's reducer does here. There are no buckets to rebuild."""
         self.rounds.check_finished()
         self._logger.buckets_may_change()
         return False
 
     def _set_static_graph(self) -> None:
-        """Note a static graph. Called after the constructor too, also where that has said it."""
+        """Declare the graph static. This is called after construction too, even if the constructor was told."""
         if self._logger.iteration:
             self._logger.set_error_and_log(texts.STATIC_LATE)
             raise RuntimeError(texts.STATIC_LATE)
@@ -95,7 +95,7 @@ class LateReducer:
         self._logger.sample_rate = sample_rate
 
     def set_logger(self, logger: object) -> None:
-        """Keep the logger that it has, which knows what there is to log."""
+        """Ignore the call: the logger in place is the one that knows what to log."""
 
     def _ddp_graph_static(self) -> bool:
         return self._logger.graph_static
@@ -104,7 +104,7 @@ class LateReducer:
         return self.rounds.used_by
 
     def get_backward_stats(self) -> list[int]:
-        """Return the nanoseconds by parameter, of the last iteration that the logger looked at."""
+        """Return, by parameter, the nanoseconds from the start of backward to its gradient, as last timed."""
         return list(self._logger.backward_ns)
 
     def __getattr__(self, name: str) -> Any:
@@ -114,7 +114,7 @@ class LateReducer:
 
 
 def wait_before_callbacks(modules: Callable[[], Iterable[ModuleRounds]]) -> None:
-    """Wait for averages of these modules before the program's callbacks, where torch's reducer would have."""
+    """Wait for averages of these modules before the program's callbacks, where torch's reducer would have waited."""
 
     class Engine(torch._C._ImperativeEngine):
         def queue_callback(self, callback: Callable[[], Any]) -> None:

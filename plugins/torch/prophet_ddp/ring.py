@@ -1,18 +1,18 @@
-"""A round in two phases around a ring of ranks, for three ranks and more.
+"""A round in two phases around a ring of ranks, for three or more ranks.
 
-Rule of this file: the operations of such a round, and the norms that come of them. phases.py says what two phases are
-for, and has those of two ranks, whose sums are torch's to the last bit. With more ranks torch's own sums are rounded in
-an order that depends on its buckets. So here a block is divided evenly, and each rank ends its first phase with the sum
-of one part.
+Rule of this file: the operations of such a round, and the norms computed in it. phases.py explains the two phases, and
+has those of two ranks, whose sums are torch's to the last bit. With more ranks torch's own sums are rounded in an order
+that depends on its buckets. So here a block is divided evenly, and each rank ends its first phase with the sum of one
+part.
 
-In each *step* of the first phase a rank sends one part to the next rank and gets another from the one before, to which
-it adds its own (Patarasu and Yuan, "Bandwidth optimal all-reduce algorithms", 2009). Each link carries one part out and
-another in at any time. Parts that go straight to all their owners compete for links, and with four ranks took 4% to 15%
-longer than what the wire allows, where a ring takes 1% to 2%. The next block's first step is under way beside this
-block's second. The second phase is gloo's all-gather, a ring too.
+In each *step* of the first phase a rank sends one part to the next rank, receives another from the previous rank, and
+adds its own to that (Patarasu and Yuan, "Bandwidth optimal all-reduce algorithms", 2009). At any time each link carries
+one part out and another in. Parts sent straight to their owners compete for links: with four ranks they took 4% to 15%
+longer than the wire allows, where a ring takes 1% to 2%. The next block's first step overlaps this block's second. The
+second phase is gloo's all-gather, which is a ring too.
 
-Norms are those of the parts, which all ranks tell each other. Each rank combines the same numbers in the same order, so
-all have the same norms, and clip alike.
+Norms are combined from those of the parts, which ranks exchange. Each rank combines the same numbers in the same order,
+so all ranks have the same norms, and clip alike.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from prophet_scheduler.frontends.torch.clipping import NORM
 
 
 def _size(count: int, ranks: int) -> int:
-    """Return the elements of a part of so many; the last parts may have fewer."""
+    """Return the number of elements of a part; the last parts may have fewer."""
     return -(-count // ranks)
 
 
 class PartNorms:
-    """Norms of all gradients from those of each rank's parts of `blocks`, which all ranks tell each other. `pieces` are
-    the blocks as their cut makes them, of so many gradients.
+    """Norms of all gradients, combined from those of each rank's parts of `blocks`, which ranks exchange. `slots` is
+    the number of gradients, and `pieces` are the blocks as their cut makes them.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class PartNorms:
         self._ranks, self._slots = ranks, slots
         columns = [0] * slots
         self._parts: dict[ArenaBlock, list[tuple[torch.Tensor, int, int]]] = {}
-        """Pieces of gradients in this rank's part of each block. Each has the row and the column of its norm, in a row
-        for each gradient."""
+        """Pieces of gradients in this rank's part of each block. Each has the row and the column of its norm; each
+        gradient has a row."""
         for block, cut in zip(blocks, pieces, strict=True):
             own = self._parts[block] = []
             size = _size(block.data.numel(), ranks)
@@ -73,13 +73,13 @@ class PartNorms:
         self._columns = max(1, *columns)
         self._lock = free_in_forks(threading.Lock())
         self._without_norm = 0
-        """Blocks still to be summed."""
+        """Number of blocks still to be summed."""
         self._order = NORM
         self._norms = self._told = torch.zeros(0)
         self._known = JointOperation(lambda: None)
 
     def begin(self, order: float) -> JointOperation:
-        """Begin a round with norms of this order. Returns the operation that tells them."""
+        """Begin a round with norms of this order. Return the operation that exchanges them."""
         self._order = order
         self._norms = torch.zeros(self._slots, self._columns, dtype=torch.float64, device="cpu")
         told = self._told = torch.zeros(self._ranks, self._slots + 1, dtype=torch.float64, device="cpu")
@@ -89,7 +89,7 @@ class PartNorms:
         return self._known
 
     def reduced(self, block: ArenaBlock) -> None:
-        """Handle a block whose part of this rank is summed, in a thread of torch's."""
+        """Handle a block once this rank's part is summed, in a thread of torch's."""
         for piece, row, column in self._parts[block]:
             self._norms[row, column] = norm_of(piece, self._order)
         with self._lock:
@@ -99,13 +99,13 @@ class PartNorms:
             self._issuer.ready(self._known)
 
     def _own(self) -> torch.Tensor:
-        """Return the norms of all that this rank has of each gradient, and their order."""
+        """Return the norm of this rank's pieces of each gradient, followed by the order of the norms."""
         norms = torch.linalg.vector_norm(self._norms, self._order, dim=1)
         return torch.cat([norms, norms.new_tensor([self._order])])
 
     def of(self, slots: Sequence[Slot], order: float, wait: Callable[[JointOperation], None]) -> torch.Tensor | None:
-        """Return the norms of this order of these gradients' averages in this round, the same on all ranks. None if
-        some rank has others.
+        """Return the norms of this order of these gradients' averages in this round, alike on all ranks. None if some
+        rank's norms have another order.
         """
         wait(self._known)
         if not bool((self._told[:, -1] == order).all()):
@@ -115,7 +115,7 @@ class PartNorms:
 
 
 class RingPhases(Phases):
-    """Rounds around a ring. `pieces` are the `blocks` as their cut makes them; `at_once` operations are under way."""
+    """Rounds around a ring. `pieces` are the `blocks` as their cut makes them; `at_once` operations are in flight."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class RingPhases(Phases):
         return data[rank * size : (rank + 1) * size]
 
     def operations(self, norm_order: float = NORM) -> list[JointOperation]:
-        """Return a round's operations, in order, with norms of this order, in which ranks may differ."""
+        """Return a round's operations in order. Its norms are of this order, which may differ between ranks."""
         known = self.norms.begin(norm_order)
         self.gatherings = {block: self._gathering(block) for block in self._blocks}
         steps = {block: self._steps(block) for block in self._blocks}
@@ -148,18 +148,18 @@ class RingPhases(Phases):
         return [*(steps[self._blocks[place]][step] for place, step, _ in due), known, *gathers]
 
     def _due(self) -> Iterator[tuple[int, int, tuple[int, int]]]:
-        """Return the place of each block, each of its steps, and when that is due: tuples that rise in the sequence.
+        """Yield each block's place, each of its steps, and when that step is due: tuples that rise in the sequence.
 
-        Older blocks come first where steps of several are due: they are there, and newer ones may still be generated.
+        If steps of several blocks are due, the oldest block goes first: newer ones may still be generated.
         """
         for number, place in enumerate(self._order):
             for step in range(self._ranks - 1):
                 yield place, step, (number + step * self._lag, -step)
 
     def _steps(self, block: ArenaBlock) -> list[JointOperation]:
-        """Return the operations that leave the sum of all ranks' parts at each part's rank. Each makes the next ready.
+        """Return the operations that leave the sum of each part at one rank. Each makes the next one ready.
 
-        The last one stands for all in the log.
+        In the log the last one stands for all.
         """
         steps: list[JointOperation] = []
         after = functools.partial(self._reduced, block)
@@ -173,7 +173,7 @@ class RingPhases(Phases):
     def _step(
         self, data: torch.Tensor, step: int, after: Callable[[], None]
     ) -> tuple[Callable[[], Any], Callable[[], None]]:
-        """Return how such an operation starts, and what is done at its end, `after` included."""
+        """Return the functions that start such an operation and handle its end; the latter calls `after`."""
         before, next_ = (self._rank - 1) % self._ranks, (self._rank + 1) % self._ranks
         sent = self._part(data, before - step)
         summed = self._part(data, before - step - 1)
@@ -193,7 +193,7 @@ class RingPhases(Phases):
         return start, then
 
     def _gathering(self, block: ArenaBlock) -> JointOperation:
-        """Return the operation that copies each rank's part of the block to all ranks."""
+        """Return the operation that copies each rank's part of a block to all ranks."""
         data, own = block.data, self._part(block.data, self._rank)
         size = _size(data.numel(), self._ranks)
         gathered: list[torch.Tensor] = []
@@ -201,7 +201,7 @@ class RingPhases(Phases):
         def start() -> Any:
             if data.numel() == size * self._ranks:
                 return self._issuer.groups.all_gather(data, own)
-            # All parts must have one size there.
+            # An all-gather needs parts of one size.
             padded = torch.cat([own, own.new_zeros(size - len(own))])
             gathered.append(data.new_empty(size * self._ranks))
             return self._issuer.groups.all_gather(gathered[0], padded)
@@ -214,6 +214,6 @@ class RingPhases(Phases):
         return JointOperation(start, block.id, data.nbytes // 2, then, Phase.GATHER)
 
     def _reduced(self, block: ArenaBlock) -> None:
-        """Handle a block whose part of this rank is summed, in a thread of torch's."""
+        """Handle a block once this rank's part is summed, in a thread of torch's."""
         self.norms.reduced(block)
         self._issuer.ready(self.gatherings[block])

@@ -1,13 +1,12 @@
-"""The gradients of one DistributedDataParallel: rounds that end where its reducer's would, without a wait.
+"""The gradients of one DistributedDataParallel: rounds that end where torch's reducer would end them, without a wait.
 
-Rule of this file: it decides when gradients leave, and in which sequence.
-prophet_scheduler/frontends/torch/awaited.py decides when their averages are in `.grad`; reducer.py has the interface
-that DistributedDataParallel needs.
+Rule of this file: when gradients are sent, and in which sequence. prophet_scheduler/frontends/torch/awaited.py decides
+when their averages are in `.grad`; reducer.py has the interface that DistributedDataParallel needs.
 
-A round is a reducer's reduction: it lasts from the first gradient after a synchronised forward pass until all gradients
-of the module are there, which may take several backward passes. torch's reducer then waits for all averages; here
-backward returns. The average is torch's: a gradient is multiplied by 1 / ranks on its way in, or as one of torch's
-hooks does it (compression.py), and the sum comes back.
+A round is one reduction: it lasts from the first gradient after a synchronised forward pass until all gradients of the
+module are generated, which may take several backward passes. torch's reducer then waits for all averages; here
+backward returns. The average is torch's: a gradient is multiplied by 1 / ranks before it is sent, or scaled as one of
+torch's hooks does (compression.py), and the sum comes back.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ if TYPE_CHECKING:
 
 
 class ModuleRounds(AwaitedRounds):
-    """Rounds of one module. `named` are the averaged parameters in the order of registration; `number` counts the
-    modules of the process.
+    """Rounds of one module. `named` has the averaged parameters in the order of registration; `number` is the module's
+    in this process.
     """
 
     def __init__(
@@ -74,24 +73,24 @@ class ModuleRounds(AwaitedRounds):
         self.comm_hook: CommHook | None = None
         """The torch hook that averages gradients; None if the program has registered none."""
         self.buckets: Buckets | None = None
-        """Buckets that the hook averages; None if it needs none."""
+        """Buckets that the hook averages; None if it does not depend on buckets."""
         self.decision: Decision | None = None
-        """Decision in force; None before the first round."""
+        """The decision in force; None before the first round."""
         self.record = ModuleRecord()
         self.dividing = Dividing(channel.issuer, channel.control.rank, channel.ranks, self.record.asks, terms.divides)
         self.trace: ForwardTrace | None = None
-        """Trace of the forward passes, while one is made."""
+        """Trace of forward passes, while it is recorded; else None."""
         self.module: Callable[[], nn.Module | None] = lambda: None
-        """Return the wrapped module, or None once it is gone."""
+        """Function that returns the wrapped module; None once the module is gone."""
         self.logger: ErrorLog = NoLog()
         self.sparse: SparseGradients | None = None
-        """Sparse gradients, if there are any."""
+        """Sparse gradients; None if there are none."""
         self.turns: Turns | None = None
-        """Turns of torch's reducer, if it may have some."""
+        """Turns of torch's reducer; None if it may have none."""
         self.pace = ModulePace()
         self.uses = Uses(tuple(self._slots), terms.uses_vary, terms.counted)
         self._first_came: list[Slot] | None = [] if terms.arranges and self.plain else None
-        """Slots in the order of the first round's gradients, until gradients are arranged so; None if they stay."""
+        """Slots in the first round's order of generation; None once slots are arranged by it, or if they never are."""
         self.watch()
 
     @property
@@ -123,7 +122,7 @@ class ModuleRounds(AwaitedRounds):
 
     @property
     def resting(self) -> bool:
-        """True while torch's reducer has its turn: nothing is gathered."""
+        """True during a turn of torch's reducer: Prophet gathers nothing."""
         return self.turns is not None and self.turns.late_reducer is not None
 
     @property
@@ -133,17 +132,17 @@ class ModuleRounds(AwaitedRounds):
 
     @property
     def plain(self) -> bool:
-        """True if every round averages all gradients. The same on all ranks."""
+        """True if every round averages all gradients. Alike on all ranks."""
         return not self.uses.vary
 
     @property
     def arranged(self) -> bool:
-        """True once slots are in the order in which gradients come, so far as the module has one."""
+        """True once slots are in the reverse order of generation. Some modules never are."""
         return self.terms.arranges and self.plain and self._first_came is None
 
     @property
     def as_came(self) -> Sequence[Slot]:
-        """Slots in the order in which gradients come; as registered before they are arranged."""
+        """Slots in the order of generation; in that of registration before they are arranged."""
         return self._slots[::-1] if self.arranged else self.registered
 
     @property
@@ -156,20 +155,20 @@ class ModuleRounds(AwaitedRounds):
 
     @property
     def cut(self) -> Cut | None:
-        """Cut in force; None before the first round, and until gradients are arranged. With two phases it is the cut
-        before phases.divide.
+        """Cut in force; None before the first round, and until slots are arranged. With two phases it is the cut before
+        phases.divide.
         """
         decision = self.in_force
         return decision.cut if decision is not None else None
 
     @property
     def in_force(self) -> Decision | None:
-        """The decision behind `cut`, which another thread can read at once; None where that is None."""
+        """The decision behind `cut`, for other threads to read in one step; None where `cut` is None."""
         return self.decision if self._first_came is None else None
 
     @property
     def order(self) -> tuple[int, ...]:
-        """Places of the blocks in the sequence in force, with two phases those of both."""
+        """Places of the blocks in the sequence in force; with two phases, in both orders."""
         return (*self.decision.order, *self.decision.gathers) if self.decision is not None else ()
 
     @property
@@ -179,23 +178,23 @@ class ModuleRounds(AwaitedRounds):
 
     @property
     def way(self) -> str:
-        """Way of averaging gradients now (terms.py), or after the turn of torch's reducer."""
+        """Way of averaging gradients (control.py), now or after the turn of torch's reducer."""
         return self.decision.way if self.decision is not None else UNORDERED
 
     def iterated(self, way: str, took_s: float, cut: Cut | None = None) -> None:
-        """Note the end of an iteration in which gradients were averaged this way. `cut` stands for torch's buckets."""
+        """Record the end of an iteration averaged this way. `cut` stands for torch's buckets; None for our blocks."""
         own = self.decision.cut if self.decision is not None else None
         self.pace.iterated(cut or own, way, took_s)
 
     @property
     def divisible(self) -> bool:
-        """True if rounds may have two phases. The same on all ranks."""
+        """True if rounds may have two phases. Alike on all ranks."""
         possible = self.dividing.possible and self.plain and self.begun
         return possible and all(slot.param.dtype == torch.float32 for slot in self._slots)
 
     @property
     def layout(self) -> tuple[Sequence[int], Sequence[Hashable | None]]:
-        """Bytes and kinds of the gradients, as core.cut.blocks_of takes them; known once the first round has begun."""
+        """Bytes and kinds of the gradients, as core.cut.blocks_of takes them. Not known before the first round."""
         assert self._arena is not None
         return self._arena.sizes, self._arena.kinds
 
@@ -204,20 +203,20 @@ class ModuleRounds(AwaitedRounds):
         return blocks_of(*self.layout, cut)
 
     def division(self, cut: Cut) -> Division:
-        """Return the division that two phases would make of this cut."""
+        """Return how two phases would divide this cut."""
         return self.dividing.division(cut, self.layout[0])
 
     def keep_counts(self) -> None:
-        """Note that the graph is static: the first backward pass shows each parameter's number of gradients for all."""
+        """Expect a static graph: its first backward pass shows how many gradients each parameter gets in any pass."""
         self.uses.vary = self.uses.counted = True
         self._first_came = None
 
     def average_by(self, hook: CommHook, buckets: Callable[[], Buckets] | None = None) -> str:
-        """Average gradients by this hook from the first round on: all ranks do. `buckets` makes what a hook needs that
-        has torch's. Returns why no rank can, "" if they can. RuntimeError once a round has begun.
+        """Average gradients by this hook from the first round on; all ranks call this. `buckets` makes the Buckets for
+        a hook that depends on them. Return why no rank can, or "". Raises RuntimeError once a round has begun.
         """
         if self._arena is not None:
-            raise RuntimeError("gradients have travelled in another type")
+            raise RuntimeError("gradients have already been sent in another type")
         if buckets is not None and hook.by_bucket:
             if self._first_came is None:
                 return "gradients may be unused, or the policy has blocks of its own"
@@ -230,14 +229,14 @@ class ModuleRounds(AwaitedRounds):
         return ""
 
     def resume(self) -> None:
-        """Go on after a rest, between two rounds of torch's. Uses of slots in the meantime do not count."""
+        """Continue after a turn of torch's reducer, between two rounds. Uses of slots in the meantime do not count."""
         training.paused()
         self.pace.pause()
         for slot in self._slots:
             slot.sight = Sight.UNSEEN
 
     def remove(self) -> None:
-        """Give the module back to torch's reducer: flush, and gather nothing more."""
+        """Give the module back to torch's reducer: flush, and gather no more."""
         if self.trace is not None:
             self.trace.remove("it went back to torch's reducer")
         self.flush()
@@ -248,7 +247,7 @@ class ModuleRounds(AwaitedRounds):
         torch_guards.unwatch(self, self._slots)
 
     def retire(self) -> None:
-        """Handle the loss of the wrapper: gather nothing more, and let operations under way end. Wait for nothing."""
+        """Handle the loss of the wrapper: gather no more, and let operations in flight end. Wait for nothing."""
         if self.trace is not None:
             self.trace.abandon()
         self._leave()
@@ -260,7 +259,7 @@ class ModuleRounds(AwaitedRounds):
 
     def end(self) -> None:
         super().end()
-        if not self._slots:  # Break cycles, so that memory goes at once and waits for no garbage collection.
+        if not self._slots:  # Break cycles, so that memory is freed at once, without a garbage collection.
             if self._arena is not None:
                 self._arena.operations(())
             self._arena = self.dividing.phases = self.turns = None
@@ -271,7 +270,7 @@ class ModuleRounds(AwaitedRounds):
     # Calls of the module's forward.
 
     def forward_begins(self) -> None:
-        """Prepare for a synchronised forward pass. RuntimeError if the last round never ended."""
+        """Prepare for a synchronised forward pass. Raises RuntimeError if the last round never ended."""
         self.check_finished()
         if self.pace.new_iteration():
             self.record.waits.iteration(self._iterated())
@@ -291,17 +290,17 @@ class ModuleRounds(AwaitedRounds):
             raise self._error(texts.unfinished(rank, missing, static=static, finds_unused=self.uses.vary))
 
     def _error(self, text: str) -> RuntimeError:
-        """Return an error with torch's words, once it is where torch's logger has its errors."""
+        """Record an error with torch's words in the logger, as torch does, and return it."""
         self.logger.set_error_and_log(text)
         return RuntimeError(text)
 
     def forward_ends(self, outputs: Sequence[torch.Tensor]) -> None:
-        """Note the end of a synchronised forward pass: the next backward makes gradients to average."""
+        """Record the end of a synchronised forward pass: the next backward pass makes gradients to average."""
         if self.trace is not None:
             self.trace.ends()
         self.log.forward_ended(time.monotonic())
         self._forward_thread = threading.get_ident()
-        for slot in self.uses.forward_ends(outputs):  # No gradient comes, but their `.grad` is sent.
+        for slot in self.uses.forward_ends(outputs):  # They get no gradient, but their `.grad` is sent.
             self._bring_home(slot)
 
     def _gathered(self) -> None:
@@ -316,8 +315,8 @@ class ModuleRounds(AwaitedRounds):
 
     @property
     def cut_off(self) -> bool:
-        """True if gradients come here no more. One parameter shows it: if only some are cut off, the next forward pass
-        is refused.
+        """True if gradients no longer arrive here. One parameter shows it: if only some are cut off, the next forward
+        pass is refused.
         """
         return bool(self._slots) and is_cut_off(self._slots[0], self.module())
 
@@ -329,13 +328,13 @@ class ModuleRounds(AwaitedRounds):
             )
 
     def static_backward_ends(self) -> None:
-        """Keep the counts of the first backward pass of a static graph; every later pass has the same."""
+        """Learn the counts from the first backward pass of a static graph; every later pass has the same."""
         with self._lock, references.blind():
             if self.uses.counting and self.uses.expected:
                 self.uses.know_counts()
                 self._stage_all(self._slots)
 
-    # Gradients on their way out.
+    # Outgoing gradients.
 
     def _gradient_comes(self, slot: Slot, *_gradient: Any) -> None:
         if not self.resting:
@@ -353,7 +352,7 @@ class ModuleRounds(AwaitedRounds):
             self._lacks(slot, gradients[-1])
         elif grad.dtype != slot.param.dtype:
             raise self._error(texts.other_type(slot.param, grad))
-        with self._lock:  # The hook is at work, so nothing here counts as a use.
+        with self._lock:  # Within the hook, so nothing here counts as a use.
             if unseen_use(slot, on_probation=self._probation.watches):
                 self.keep_barrier()
             if grad is not None:  # Hooks also run for outputs without a part in the loss.
@@ -370,7 +369,7 @@ class ModuleRounds(AwaitedRounds):
                 raise self._error(texts.CHANGED_USE if self.uses.counted else twice)
 
     def _in_place(self, slot: Slot) -> None:
-        moved = self.pace.ended == 1 and not self.uses.found  # torch makes other buckets after the first round.
+        moved = self.pace.ended == 1 and not self.uses.found  # torch rebuilds its buckets after the first round.
         if self.terms.in_place and not moved:
             slot.keep_memory()
 
@@ -385,11 +384,11 @@ class ModuleRounds(AwaitedRounds):
                 self._stage(slot)
 
     def _stage(self, slot: Slot) -> None:
-        """Send one gradient of this round; the first one opens the round."""
+        """Stage one gradient of this round; the first one opens the round."""
         if not self.pace.open:
             self._begin()
         assert self._arena is not None
-        while not self._arena.arrived(slot):  # an average that nobody wanted
+        while not self._arena.arrived(slot):  # Nobody has waited for the last average.
             self._wait_activity()
         if self._first_came is not None:
             self._first_came.append(slot)
@@ -399,7 +398,7 @@ class ModuleRounds(AwaitedRounds):
             self._end()
 
     def _begin(self) -> None:
-        """Open a round, with the cut and the sequence that all ranks hold from here on."""
+        """Open a round, with the cut and the sequence that hold on all ranks from here on."""
         took_s = self.pace.began(time.monotonic())
         if took_s is not None:
             self.iterated(self.way, took_s)
@@ -407,7 +406,7 @@ class ModuleRounds(AwaitedRounds):
             self._fill_arena()
         else:
             if self.buckets is not None:
-                self._home()  # The hook's state is that of all buckets.
+                self._home()  # All buckets share the hook's state.
             if self._first_came is not None and self.pace.ended:
                 self._arrange(self._first_came)
             decision = self.channel.control.round_begins(self._wait)
@@ -426,7 +425,7 @@ class ModuleRounds(AwaitedRounds):
         self.pace.open = True
 
     def _fill_arena(self) -> None:
-        """Make a new arena, with a module's first cut and sequence."""
+        """Make an arena, with the module's first cut and sequence."""
         channel, hook = self.channel, self.comm_hook
         how = functools.cache(self._hardware.streams), channel.issuer, channel.log
         if self.buckets is not None:
@@ -448,7 +447,7 @@ class ModuleRounds(AwaitedRounds):
         )
 
     def _clear(self, arena: DdpArena) -> None:
-        """Wait until nothing is under way in the arena, and all averages have arrived."""
+        """Wait until the arena has nothing in flight, and all averages have arrived."""
         for slot in self._slots:
             slot.comes()
         self.flush()
@@ -463,7 +462,7 @@ class ModuleRounds(AwaitedRounds):
                 self._wait_activity()
 
     def _arrange(self, first_came: Sequence[Slot]) -> None:
-        """Place gradients in the order in which those of the first round came on the deciding rank."""
+        """Arrange slots in the reverse of the order in which the deciding rank's first round generated gradients."""
         assert self._arena is not None
         self._clear(self._arena)
         places = torch.tensor([slot.place for slot in reversed(first_came)], dtype=torch.int64, device="cpu")
@@ -473,7 +472,7 @@ class ModuleRounds(AwaitedRounds):
         self._slots = [self._slots[place] for place in former]
         for place, slot in enumerate(self._slots):
             slot.place = place
-        # Free its memory before taking more; operations would keep it until the next garbage collection.
+        # Free the old arena before allocating the next. Its operations would keep it until a garbage collection.
         self._arena.operations(())
         self.dividing.phases = None
         self._arena = None
@@ -494,7 +493,7 @@ class ModuleRounds(AwaitedRounds):
         self.record.decided.took_up(decision.cut)
         count = len(self._arena.blocks)
         if len(decision.order) != count:
-            raise RuntimeError(f"a sequence of {len(decision.order)} blocks was agreed on, and there are {count}")
+            raise RuntimeError(f"ranks agreed on a sequence of {len(decision.order)} blocks, but there are {count}")
         self.decision = decision
         blocks = [] if division is None else self.blocks_under(division.cut)
         self.dividing.take_up(decision, division, self._arena, self._slots, blocks)
@@ -502,25 +501,25 @@ class ModuleRounds(AwaitedRounds):
         issuer.at_once = decision.at_once if self.buckets is None else len(issuer.groups.apart)
 
     def _end(self) -> None:
-        """End the round: all its gradients are there."""
+        """End the round: all its gradients are staged."""
         assert self._arena is not None
         now = time.monotonic()
         took_s = self.pace.end(now)
         if self.logger.times is not None:
             self.logger.times.backward_end = time.time_ns()
         training.iteration_ended(self.number, now)
-        # As in torch, one more gradient is an error until this backward pass ends; later ones stay this rank's own.
-        torch._C._ImperativeEngine().queue_callback(self._close)  # Waits for nothing (reducer.py).
+        # As in torch, one more gradient is an error until this backward pass ends; later ones stay local to this rank.
+        torch._C._ImperativeEngine().queue_callback(self._close)  # It waits for nothing (reducer.py).
         self.uses.round_ends()
         if self.uses.by_known is not None:
             self.channel.issuer.ready(self.uses.by_known)
         self.channel.issuer.append(self.channel.control.round_ends(took_s))
         self._arena.next_round()
 
-    # Averages on their way back.
+    # Incoming averages.
 
     def _settle_unused(self) -> None:
-        """Put the other ranks' averages in place for parameters that this rank did not use; those no rank used stay."""
+        """Put averages in `.grad` for parameters that only other ranks used. Those that no rank used keep theirs."""
         used = self.used_by
         assert used is not None
         with self._lock, references.blind(), torch.no_grad():
@@ -547,7 +546,7 @@ class ModuleRounds(AwaitedRounds):
         if self.trace is not None:
             self.keep_barrier()
 
-    # The wire, for updates.
+    # The wire, as updates use it.
 
     def arrived(self, slot: Slot) -> bool:
         assert self._arena is not None
@@ -587,7 +586,7 @@ class ModuleRounds(AwaitedRounds):
         return self.channel.others(self.iteration)
 
     def _wait_activity(self) -> None:
-        """Wait within backward, which cannot go on before."""
+        """Wait for activity within backward, which cannot continue before."""
         try:
             self.wait_activity(WAIT_LIMIT_S)
         except Abandoned as error:

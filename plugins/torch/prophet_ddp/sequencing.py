@@ -1,7 +1,7 @@
-"""Decisions for the wanted blocks of one module: the sequence in which they are issued, and when another is better.
+"""Decisions for one module's wanted blocks: the sequence in which they are issued, and when another one is better.
 
-Rule of this file: pure. It takes estimates and a cut, and makes what control.py brings to all ranks. Times are seconds,
-sizes bytes.
+Rule of this file: pure. It takes estimates and a cut, and makes the decisions that control.py carries to all ranks.
+Times are seconds, sizes bytes.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from prophet_scheduler.session.messages import Basis
 
 BETTER = 0.005
-"""Minimum predicted saving of another sequence, as a share of the iteration."""
+"""Minimum predicted saving that another sequence must bring, as a share of the iteration."""
 
 
 class BlockLayout(Protocol):
-    """Gradients of a module on all its `ranks`, as far as cuts of them go."""
+    """Gradients of a module on all its `ranks`, as needed to cut them."""
 
     @property
     def ranks(self) -> int: ...
@@ -47,29 +47,29 @@ class BlockLayout(Protocol):
         ...
 
     def division(self, cut: Cut, /) -> Division:
-        """Return the division that two phases would make of this cut."""
+        """Return how two phases would divide this cut."""
         ...
 
 
 class Sequencer:
-    """Maker of decisions for one module. `operations` has their pace. It looks again every `monitor_s` seconds."""
+    """Maker of one module's decisions. `operations` has their pace. It checks sequences every `monitor_s` seconds."""
 
     def __init__(self, policy: CollectivePolicy, operations: SerialMonitor, monitor_s: float) -> None:
         self._policy = policy
         self._operations = operations
         self._monitor_s = monitor_s
         self.judged_at = -float("inf")
-        """Time at which the last decision was made or checked; its owner sets it."""
+        """Time at which the last decision was made or checked; the owner sets it."""
         self._looked_at: Cut | None = None
-        """The cut whose sequence was checked since it came into force."""
+        """Cut whose sequence has been checked since it came into force."""
         self._ranks: tuple[Cut | None, Mapping[int, int]] = None, {}
 
     def is_due(self, cut: Cut, now: float, at_rest: bool) -> bool:
-        """Return True if it is time to check the sequence of the cut in force again: once when the pace of its blocks
-        is known, and then now and then. Do not ask while another arm is wanted: the ranks would take up the sequence
-        instead.
+        """Return True if the sequence of the cut in force should be checked again: once when the pace of its blocks is
+        known, and every `monitor_s` seconds after that. Do not ask while another arm is wanted: ranks would take up the
+        new sequence instead.
 
-        It is not before the last sequence is measured: a cut whose sequence changed every few iterations would never be
+        False before the last sequence is measured: a cut whose sequence changed every few iterations would never be
         measured, and never be left.
         """
         later = now - self.judged_at >= self._monitor_s
@@ -78,11 +78,11 @@ class Sequencer:
         return later or self._pace_s(cut) is not None
 
     def first(self, layout: BlockLayout, cut: Cut, basis: Basis) -> Decision:
-        """Return the decision for blocks of which none was sent yet."""
+        """Return the decision for blocks of which none has been sent."""
         return self._sequence(layout, cut, basis).decision(basis.network)
 
     def decide(self, layout: BlockLayout, cut: Cut, divides: bool, basis: Basis) -> Decision:
-        """Return the decision for blocks of this cut, on a network with their recent pace; in two phases if it
+        """Return the decision for blocks of this cut, on a network as fast as they were lately; in two phases if it
         `divides`.
         """
         if divides:
@@ -90,10 +90,10 @@ class Sequencer:
         return self._sequence(layout, cut, self._as_paced(cut, basis)).decision(basis.network)
 
     def better(self, layout: BlockLayout, held: Decision, basis: Basis) -> Decision | None:
-        """Return another sequence of the same blocks if it is better by now, or if the delay has changed."""
+        """Return another sequence of the same blocks if it is better now, or if the delay has changed; else None."""
         self._looked_at = held.cut
         if held.gathers:
-            return None  # In two phases both orders depend on owners more than on times.
+            return None  # In two phases both orders depend more on owners than on times.
         paced = self._as_paced(held.cut, basis)
         other = self._sequence(layout, held.cut, paced)
         present = other.as_issued(held.order, paced.network)
@@ -122,11 +122,11 @@ class Sequencer:
         return Decision(cut, order, at_once=at_once, gathers=gathers)
 
     def _pace_s(self, cut: Cut) -> float | None:
-        """Return seconds from one block to the next, if they have one size and enough have come lately; else None."""
+        """Return the seconds from one block to the next; None if sizes vary or too few blocks were sent lately."""
         return self._operations.pace_s(cut.block_bytes_at(0)) if len(cut.segments) == 1 else None
 
     def _as_paced(self, cut: Cut, basis: Basis) -> Basis:
-        """Return the basis with the bandwidth that matches the recent pace of this cut's blocks."""
+        """Return the basis with a bandwidth that matches the recent pace of this cut's blocks."""
         network, pace_s, size_bytes = basis.network, self._pace_s(cut), cut.block_bytes_at(0)
         if pace_s is None or pace_s <= network.overhead_s:
             return basis
@@ -147,8 +147,8 @@ class Sequencer:
 
 @dataclass(frozen=True)
 class BlockSequence:
-    """A cut's blocks: `ids` by place, `profile` in the order in which forward needs them, and the order in which they
-    are `issued`, by their places in that order.
+    """A cut's blocks: `ids` by place, and `profile` in the order in which forward needs them. `issued` is the order of
+    issue, by positions in the profile; None before there is one.
     """
 
     cut: Cut
@@ -157,7 +157,7 @@ class BlockSequence:
     issued: IssueOrder | None = None
 
     def as_issued(self, order: Sequence[int], network: Network) -> BlockSequence:
-        """Return the same blocks in this `order` of their places in the arena."""
+        """Return the same blocks, issued in this `order` of their places in the arena."""
         ranks = self.profile.rank_by_id
         return replace(self, issued=play_sequence(self.profile, network, [ranks[self.ids[place]] for place in order]))
 
@@ -173,7 +173,7 @@ class BlockSequence:
         return tuple(places[id_] for id_ in self.profile.gradient_ids)
 
     def decision(self, network: Network) -> Decision:
-        """Return a decision with enough operations under way to keep the wire busy."""
+        """Return a decision with enough operations in flight to keep the wire busy."""
         assert self.issued is not None
         needed = self.as_needed
         order = tuple(needed[rank] for rank in self.issued.order)
@@ -182,11 +182,11 @@ class BlockSequence:
 
 
 def profile_of(blocks: Sequence[Block], profile: Profile, ranks: Mapping[int, int] | None = None) -> Profile:
-    """Return a profile of these blocks from one of other blocks of the same arena, in the order of `ranks` (by id), or
-    without ranks in that of their places.
+    """Return a profile of these blocks from one of other blocks of the same arena. They are in the order of `ranks`, by
+    id, or without ranks in the order of their places.
 
-    A block is generated when the place where it begins is; if places are not in forward order, when all of it is.
-    Forward times are in proportion to bytes.
+    A block is generated when its first place is; if places are not in forward order, when all of it is. Forward times
+    are in proportion to bytes.
     """
     ids = [block.id for block in blocks]
     if not ranks:
@@ -195,7 +195,7 @@ def profile_of(blocks: Sequence[Block], profile: Profile, ranks: Mapping[int, in
         completed = dict(zip(ids, completions_at(profile, ids), strict=True))
         blocks = sorted(blocks, key=lambda block: ranks[block.id])
         times = [completed[block.id] for block in blocks]
-        # Ranks were learned once, and noise must not make a less urgent block later.
+        # Ranks were learned once: noise must not make a less urgent block appear later.
         generations = list(itertools.accumulate(reversed(times), max))[::-1]
     forward_s = profile.forward_s / profile.total_bytes
     rows = [

@@ -1,8 +1,8 @@
 """Sparse gradients of a module: averaged at the end of backward, beside the dense ones.
 
-Rule of this file: their averages, as torch's reducer makes them. An all-reduce of theirs says first what each rank has,
-so they do not travel in blocks. They go in the module's own group, and backward waits for them, as with torch's
-reducer. The dense gradients go on meanwhile and later.
+Rule of this file: their averages, as torch's reducer makes them. An all-reduce of sparse gradients first exchanges
+which elements each rank has, so they do not travel in blocks. They use the module's own group, and backward waits for
+them, as with torch's reducer. Dense gradients travel meanwhile and later.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import torch.distributed as dist
 
 
 class SparseGradients:
-    """Sparse gradients of these `params`, in an order alike on all ranks of the `group`."""
+    """Sparse gradients of these `params`, in an order that is alike on all ranks of the `group`."""
 
     def __init__(self, params: Sequence[torch.Tensor], group: dist.ProcessGroup) -> None:
         self.params = params
         self._group = group
 
     def average(self) -> None:
-        """Average each gradient over all ranks, in place. All ranks call it when backward has made all of them."""
+        """Average each gradient over all ranks, in place. All ranks call it once backward has made all gradients."""
         works = []
         for param in self.params:
             if param.grad is None:

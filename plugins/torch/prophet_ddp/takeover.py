@@ -1,11 +1,11 @@
-"""Decision whether Prophet takes the place of a DistributedDataParallel's reducer or torch's own stays.
+"""The decision whether Prophet replaces the reducer of a DistributedDataParallel or torch's own stays.
 
-Rule of this file: that decision, alike on all ranks. assembly.py puts together what a module gets instead. Only public
-constructors and the two attributes `reducer` and `logger` are touched. DistributedDataParallel itself does everything
-else: the first broadcast, buffers, no_sync(), forward's arguments and results.
+Rule of this file: that decision, alike on all ranks. assembly.py puts together the parts that a module gets instead.
+Only public constructors and the two attributes `reducer` and `logger` are touched. DistributedDataParallel itself does
+everything else: the first broadcast, buffers, no_sync(), forward's arguments and results.
 
-Ranks compare what they are about to do through the store of the default group, before anything of it depends on another
-rank. If one cannot, all keep torch's reducer, with one warning.
+Ranks announce their plans through the default group's store before anything depends on another rank. If one rank cannot
+go along, all keep torch's reducer, with one warning.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ from prophet_scheduler.policies import policy_from_environ
 if TYPE_CHECKING:
     from prophet_ddp.buckets import Buckets
 
-RPC = "an RPC agent runs, and distributed autograd has its gradients elsewhere than in .grad"
+RPC = "an RPC agent runs, and distributed autograd keeps its gradients elsewhere than in .grad"
 KEEPS = "torch's reducer"
-"""Prefix of the message of a rank that keeps torch's reducer."""
+"""Prefix of the announcement of a rank that keeps torch's reducer."""
 
 _agents = Agents()
 _records = Records(lambda: _agents.busy_s, lambda: _agents.wake())
 _taken: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Modules taken over. One with something in flight lives until it has ended, also if the module is gone."""
+"""Modules taken over. One with operations in flight stays alive until they have ended, even if it was dropped."""
 _installed = False
 _numbers = itertools.count(1)
 
 
 @functools.cache
 def settings() -> Settings:
-    """Return this process's settings; a wrong one ends it."""
+    """Return this process's settings; a wrong one ends the process."""
     return settings_for("DistributedDataParallel", _check_policy, require_records, profile_in)
 
 
@@ -71,13 +71,13 @@ def _check_policy(told: Settings) -> None:
 
 
 def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
-    """Take the reducer's place, if all ranks of the module's group can. `synced`: the module's constructor has waited
-    for all of them, as torch's does unless told otherwise.
+    """Replace the module's reducer, if all ranks of its group can. `synced`: the module's constructor has waited for
+    all of them, as torch's does by default.
     """
     group: dist.ProcessGroup = ddp.process_group
     if group.size() == 1:
         return
-    _records.begin(told)  # written last, when nothing is under way
+    _records.begin(told)  # Written last, when nothing is in flight.
     speaks(group.rank() == 0)
     label = _label_of(ddp)
     try:
@@ -92,9 +92,9 @@ def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
     terms = f"Prophet {__version__}, policy {told.policy}, {blocks}, layout {digest}"
     own = terms if reason is None else f"{KEEPS}, since {reason}"
     limit_s = _timeout_s(ddp, group)
-    # All were there a moment ago, so a silent one has no Prophet and will never say anything.
+    # All ranks were here a moment ago, so a silent one does not run Prophet and will never answer.
     if synced:
-        said, store = meeting.agree_or_end(group, own, meeting.AGREE_LIMIT_S, "does not say with what it trains")
+        said, store = meeting.agree_or_end(group, own, meeting.AGREE_LIMIT_S, "has not announced its settings")
     else:
         said, store = meeting.agree_or_end(group, own, limit_s, "has not made this module, or not under Prophet,")
     wanted = {text for text in said if not text.startswith(KEEPS)}
@@ -113,9 +113,9 @@ def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
         ddp.reducer.rounds.label = label
     except Exception as error:
         failed = _failure(error)
-    # None goes on with it alone: the others would wait for collectives of this one.
+    # No rank continues alone: the others would wait for its collectives.
     said, _ = meeting.agree_or_end(
-        group, failed, meeting.AGREE_LIMIT_S if failed else limit_s, "does not say whether it is connected"
+        group, failed, meeting.AGREE_LIMIT_S if failed else limit_s, "has not reported whether it is connected"
     )
     for rank, text in enumerate(said):
         if text:
@@ -155,7 +155,7 @@ def why_not(ddp: Any, group: dist.ProcessGroup, told: Settings) -> str | None:
     if getattr(ddp, "mixed_precision", None) is not None:
         return "mixed_precision is set"
     if any(hasattr(param, "_st_info") for param in ddp.module.parameters()):
-        return "it has parts of parameters, by a device mesh of more dimensions"
+        return "its parameters are sharded over a device mesh of several dimensions"
     if getattr(ddp, "_delay_all_reduce_all_params", False) or getattr(ddp, "_delay_all_reduce_params", None):
         return "delay_all_reduce_named_params is set"
     if getattr(ddp, "_use_python_reducer", False):
@@ -181,7 +181,7 @@ def _rpc_runs() -> bool:
 
 
 def _changed_methods(kind: type) -> list[str]:
-    """Return the methods that a subclass defines differently from DistributedDataParallel, except special ones."""
+    """Return the methods that a subclass of DistributedDataParallel overrides, except train() and special ones."""
     ddp_class = torch.nn.parallel.DistributedDataParallel
     own = {name for each in kind.__mro__[: kind.__mro__.index(ddp_class)] for name in vars(each)}
     theirs = {name for name, value in vars(ddp_class).items() if callable(value) and not name.startswith("__")}
@@ -189,7 +189,7 @@ def _changed_methods(kind: type) -> list[str]:
 
 
 def _named(ddp: Any) -> list[tuple[str, torch.Tensor]]:
-    """Return the parameters with dense gradients, in the order of registration, each with its first name."""
+    """Return the parameters with dense gradients in the order of registration, each with its first name."""
     parameters = _parameters(ddp, sparse=False)
     names_by_id: dict[int, str] = {}
     for name, param in ddp.module.named_parameters():
@@ -198,13 +198,13 @@ def _named(ddp: Any) -> list[tuple[str, torch.Tensor]]:
 
 
 def _parameters(ddp: Any, *, sparse: bool) -> list[torch.Tensor]:
-    """Return the parameters that the reducer averages, of those with sparse gradients or of the others."""
+    """Return the parameters that the reducer averages: those with sparse gradients, or the others."""
     parameters, are_sparse = ddp._build_params_for_reducer()
     return [param for param, is_sparse in zip(parameters, are_sparse, strict=True) if is_sparse == sparse]
 
 
 def _timeout_s(ddp: Any, group: dist.ProcessGroup) -> float:
-    """Return the seconds that torch waits for a rank in an operation of the group."""
+    """Return the seconds for which torch waits for a rank in an operation of the group."""
     try:
         device = next(ddp.module.parameters()).device
         timeout: datetime.timedelta = group._get_backend(device).options._timeout
@@ -245,8 +245,8 @@ def _replace(
 
 
 def _give_back(ddp: Any, bucket_bytes: int = 0) -> None:
-    """Give the module torch's reducer again, on all ranks alike: they all reach what makes this necessary. Its buckets
-    have that size; 0 for the program's own.
+    """Give the module torch's reducer again. All ranks do so, since all meet the cause. Its buckets have
+    `bucket_bytes`; 0 for the program's own.
     """
     if ddp not in _taken:
         return
@@ -260,7 +260,7 @@ def _give_back(ddp: Any, bucket_bytes: int = 0) -> None:
 
 
 def _hand_back(module: weakref.ref[Any], why: str) -> Any:
-    """Give the module torch's reducer and return it, since the program wants what only that does."""
+    """Give the module torch's reducer and return it, for a program that needs something only that has."""
     ddp: Any = module()
     ddp.reducer.rounds.check_finished()
     _plain(ddp, why)
@@ -273,21 +273,21 @@ def _give_back_faster(ddp: Any, why: str, bucket_bytes: int) -> None:
 
 
 def _install() -> None:
-    """Install the other patches, once in a process."""
+    """Install the other patches, once per process."""
     global _installed
     if _installed:
         return
     _installed = True
     ddp_class: Any = torch.nn.parallel.DistributedDataParallel
     for name, why in (
-        ("join_hook", "join() is used"),  # and torch's Join besides
+        ("join_hook", "join() is used"),  # by torch's Join, too
         ("_register_buffer_comm_hook", "a hook is registered for its buffers"),
         ("_register_builtin_comm_hook", "a built-in hook is registered"),
     ):
         call_before(ddp_class, name, lambda ddp, *_, why=why, **__: _plain(ddp, why))
     _watch_comm_hooks(ddp_class)
     call_before(dist.rpc, "_init_rpc_backend", lambda *_, **__: _all_plain(RPC))
-    # No thread of ours asks a device anything while a CUDA graph is captured: that would end the capture.
+    # No thread of ours may query a device while a CUDA graph is captured: that would end the capture.
     call_before(torch.cuda.CUDAGraph, "capture_begin", lambda *_, **__: _finish())
     for name, what in (("destroy_process_group", _finish), ("_abort_process_group", ends.give_up)):
         call_before(dist.distributed_c10d, name, lambda *_, what=what, **__: what())
@@ -326,7 +326,7 @@ def _watch_comm_hooks(ddp_class: Any) -> None:
     @functools.wraps(original)
     def wrapper(self: Any, state: object, hook: Any) -> Any:
         if self in _taken:
-            self._check_comm_hook(hook)  # as torch does first, so that it may be anything
+            self._check_comm_hook(hook)  # torch does this first, too: the hook may be anything.
             rounds: ModuleRounds = self.reducer.rounds
             known = compression.known(hook)
             begun = rounds.begun or rounds.comm_hook is not None

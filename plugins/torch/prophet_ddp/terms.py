@@ -1,6 +1,6 @@
-"""Terms of a module's rounds: how blocks travel, what is settled before the first round, and the hardware.
+"""Terms of a module's rounds: how blocks travel, what is fixed before the first round, and the hardware.
 
-Rule of this file: values and interfaces alone. assembly.py makes them and rounds.py uses them.
+Rule of this file: values and interfaces only. assembly.py makes them, and rounds.py uses them.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ if TYPE_CHECKING:
     from prophet_ddp.ddp_logger import IterationTimes
 
 MOST_EXACT = 2
-"""Most ranks whose sums are the same in any order. So in two phases each gradient has one owner, who tells its norm to
-the last bit; with more ranks all own an equal part of each block (ring.py)."""
+"""Maximum number of ranks whose sums are the same in any order. Up to it each gradient has one owner in two phases,
+which tells its norm to the last bit. With more ranks all own an equal part of each block (ring.py)."""
 TORCH = "torch's reducer"
-"""torch's own reducer has its turn (turns.py)."""
+"""Way of averaging while torch's own reducer has its turn (turns.py)."""
 TORCH_CUT = Cut.uniform(MOST_BLOCK_BYTES)
 """Cut that stands for the program's own buckets."""
 SMALL_CUT = Cut.uniform(1 << 20)
-"""Cut that stands for buckets of a size that is mostly better than the default one."""
+"""Cut that stands for smaller buckets, of a size that is mostly better than the default."""
 TORCH_WARM_UP = 1
-"""Iterations that its turn begins with: nothing was under way on its connections."""
+"""Number of iterations at the start of a turn that do not count: its connections have been idle."""
 FOR_GOOD = -1
-"""Value in place of a number of iterations: torch's reducer stays."""
+"""Stands for the number of iterations if torch's reducer stays."""
 
 
 def bucket_bytes_of(cut: Cut | None) -> int:
-    """Return the size of the buckets that a cut stands for; 0 for the program's own."""
+    """Return the bucket size that a cut stands for, in bytes; 0 for the program's own."""
     return 0 if cut is None or cut == TORCH_CUT else cut.block_bytes_at(0)
 
 
 @dataclass(frozen=True)
 class Channel:
-    """Way of a module's blocks, and its log: `ranks` ranks share its process group. `loss` says in words, from an
-    error of the issuer's in an iteration, why no average will come any more. `others` tells the other ranks that this
-    one waits in an iteration, and says in words which of them do not.
+    """Path of a module's blocks, and its log; `ranks` ranks share its process group. `loss(error, iteration)` returns a
+    line on why no average will arrive any more, from an error of the issuer's. `others(iteration)` tells the other
+    ranks that this one waits in an iteration, and returns a phrase on those that do not.
     """
 
     issuer: Issuer
@@ -59,15 +59,15 @@ class Channel:
 
 @dataclass(frozen=True)
 class RoundTerms:
-    """Terms settled for a module before its first round, alike on all ranks.
+    """Terms of a module, fixed before its first round and alike on all ranks.
 
-    `first_cut` of gradients of these bytes; `first_at_once`: operations under way before anything is decided. With
-    `fusion` small gradients travel together. `uses_vary`: parameters may have no gradient in a round
+    `first_cut` makes the first cut for gradients of these bytes. `first_at_once`: operations in flight before anything
+    is decided. With `fusion` small gradients travel together. `uses_vary`: parameters may have no gradient in a round
     (find_unused_parameters), and one that no rank used keeps its `.grad`. `counted`: the graph is static, and a
-    parameter may get several gradients in a backward pass. `arranges`: from the second round on gradients lie in the
-    arena in the order of generation in the first, the last one first; the order of registration is only a guess at
-    that. `divides`: rounds may have two phases (phases.py). `in_place`: all gradients of a parameter are in one memory,
-    as with gradient_as_bucket_view: one that the program kept has the values of the next.
+    parameter may get several gradients in a backward pass. `arranges`: from the second round on the arena has gradients
+    in the order in which the first round generated them, the last one first; registration only hints at that order.
+    `divides`: rounds may have two phases (phases.py). `in_place`: all gradients of a parameter use the same memory, as
+    with gradient_as_bucket_view, so one that the program kept gets the values of the next.
     """
 
     first_cut: Callable[[Sequence[int]], Cut]
@@ -81,7 +81,7 @@ class RoundTerms:
 
 
 class Hardware(Protocol):
-    """Hardware that holds a module's parameters: processors, or a GPU."""
+    """Hardware that a module's parameters are on: processors, or a GPU."""
 
     def streams(self, device: torch.device, /) -> Streams:
         """Return the streams of the parameters on this device."""
@@ -94,22 +94,22 @@ class Hardware(Protocol):
 
 
 class ErrorLog(Protocol):
-    """Logger of the module, as its rounds need it."""
+    """Logger of a module, as its rounds use it."""
 
     times: IterationTimes | None
-    """Times of this iteration, if it is looked at."""
+    """Times of this iteration; None if it is not timed."""
 
     def set_error_and_log(self, error: str, /) -> None:
-        """Keep the error that ended a pass."""
+        """Record the error that ended a pass."""
         ...
 
     def copied_back(self) -> Sequence[int]:
-        """Return the registered parameters, by place, in the order in which torch's reducer copies their averages."""
+        """Return the registered parameters, by place, in the order in which torch's reducer copies averages back."""
         ...
 
 
 class NoLog:
-    """Logger of a module that has none."""
+    """Logger of a module without one."""
 
     times: IterationTimes | None = None
 
@@ -117,5 +117,4 @@ class NoLog:
         """Ignore the error."""
 
     def copied_back(self) -> Sequence[int]:
-        """Return none."""
         return ()

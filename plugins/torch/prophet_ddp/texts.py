@@ -1,6 +1,6 @@
-"""Messages of torch's reducer where a pass cannot go on, word for word, for programs and people that look for them.
+"""Messages of torch's reducer for passes that cannot go on, word for word, since programs and people search for them.
 
-What belongs here: these, and Prophet's messages where torch has none.
+Rule of this file: these messages, and Prophet's own where torch has none.
 """
 
 from __future__ import annotations
@@ -79,6 +79,6 @@ def marked_twice(index: int, name: str) -> str:
 
 
 def other_type(param: torch.Tensor, grad: torch.Tensor) -> str:
-    """Return the message for a gradient of another type than its parameter's, as `grad_dtype` makes it."""
+    """Return the message for a gradient of another type than its parameter, as `grad_dtype` can make it."""
     expected, got = (str(tensor.type()).rpartition(".")[2].removesuffix("Tensor") for tensor in (param, grad))
     return f"Expected {expected}, got {got}"

@@ -1,12 +1,12 @@
-"""Turns of torch's own reducer, by which Prophet is kept only where it is not slower.
+"""Turns of torch's own reducer, so that a module keeps Prophet only where Prophet is not slower.
 
-Rule of this file: which of the two a module has in an iteration, and for how long. The agent says when a turn is worth
-its cost; all ranks learn it from the page that control.py sends.
+Rule of this file: which of the two a module has in an iteration, and for how long. The agent decides when a turn is
+worth its cost; all ranks learn it from the page that control.py sends.
 
-A turn begins before a forward pass, when all averages are at home and all updates made: torch's reducer finds what it
-would have left. It averages in the group of the module, as without Prophet, and writes `.grad` itself, so steps
-meanwhile are the optimizer's own. A turn's length is agreed on before it begins. Each rank counts its rounds, which are
-the same on all, and not forward passes, some of which may be one rank's alone.
+A turn begins before a forward pass, when all averages have arrived and all updates are made: torch's reducer finds the
+state that it would have left itself. It averages in the module's group, as without Prophet, and writes `.grad` itself,
+so steps in a turn are the optimizer's own. Ranks agree on a turn's length before it begins. Each counts rounds, which
+are alike on all ranks, and not forward passes, some of which may be one rank's alone.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 
 class Turns:
-    """Turns of one module. `give_back(ddp, why, bucket_bytes)` makes torch's reducer the module's for good, with
-    buckets of that size; 0 for the program's own.
+    """Turns of one module. `give_back(ddp, why, bucket_bytes)` gives the module torch's reducer for good, with buckets
+    of that size; 0 for the program's own.
     """
 
     def __init__(self, ddp: Any, rounds: ModuleRounds, give_back: Callable[[Any, str, int], None]) -> None:
@@ -44,23 +44,23 @@ class Turns:
         self._rounds = rounds
         self._give_back = give_back
         self.believed: Mapping[str, Belief] = {}
-        """Belief about each way on the deciding rank, set once torch's reducer has the module for good."""
+        """Belief about each way on the deciding rank, set once torch's reducer is to have the module for good."""
         self._began_s: float | None = None
         self._ended = 0
         self._late: tuple[Any, Any] | None = None
-        """Prophet's reducer and logger, while torch's have their turn."""
+        """Prophet's reducer and logger during a turn of torch's; else None."""
         self._left = 0
         self._cut = TORCH_CUT
-        """Cut that stands for the buckets of this turn."""
+        """Cut that stands for the buckets of the newest turn."""
         self.expects = False
-        """True if gradients that come are those of a round that torch's reducer has."""
+        """True if new gradients belong to a round of torch's reducer."""
         self.came = False
-        """True if a gradient came in the iteration that torch's reducer has."""
+        """True if a gradient was generated in the current iteration of torch's reducer."""
 
     @property
     def possible(self) -> bool:
-        """True if a turn may be wanted, as far as this rank knows: torch.compile traces what a module finds in one.
-        Hooks of the program on nodes that add to `.grad` would come before those of torch's new reducer.
+        """True if this rank knows nothing against a turn. torch.compile would trace whatever a module has in a turn.
+        Hooks of the program on nodes that accumulate into `.grad` would run before those of torch's new reducer.
         """
         hooks = (handle.hooks_dict_ref() for handle in self._rounds.end_hooks)
         hooked = any(each is not None and len(each) > 1 for each in hooks)
@@ -68,15 +68,15 @@ class Turns:
 
     @property
     def late_reducer(self) -> Any:
-        """Return Prophet's reducer, while torch's has its turn."""
+        """Prophet's reducer during a turn of torch's; else None."""
         return self._late[0] if self._late is not None else None
 
-    # While Prophet's reducer has its turn.
+    # Outside of turns.
 
     def forward_begins(self) -> bool:
-        """Begin a synchronised forward pass, when no round is open. True if torch's reducer has it from here on."""
+        """Begin a synchronised forward pass, with no round open. Return True if torch's reducer has it from here on."""
         if self._rounds.pace.ended == self._ended:
-            return False  # A forward pass that nothing came of: a round has ended between two iterations.
+            return False  # The last forward pass led to no round; a turn begins only after a new round.
         self._ended = self._rounds.pace.ended
         ddp = self._ddp()
         control = self._rounds.channel.control
@@ -97,19 +97,19 @@ class Turns:
         self._left = iterations
         self._began_s = None
         self._late = ddp.reducer, ddp.logger
-        # `.grad` must not become a part of what torch's reducer keeps: Prophet writes there again.
+        # `.grad` must not become a view of memory that torch's reducer keeps: Prophet writes there later.
         as_view, ddp.gradient_as_bucket_view = ddp.gradient_as_bucket_view, False
         try:
             make_torch_reducer(ddp, self._rounds.as_came, (), self._rounds.arranged, bucket_bytes)
         finally:
             ddp.gradient_as_bucket_view = as_view
-        # Prophet's logger goes on, since it knows how many iterations there were.
+        # Prophet's logger stays, since it knows the number of iterations.
         ddp.reducer, ddp.logger = TurnReducer(ddp.reducer, ddp.logger, self._rounds, self), self._late[1]
 
     def _why(self, bucket_bytes: int) -> str:
         own = [belief.iteration_s for way, belief in self.believed.items() if way != TORCH]
         if not own:
-            return "the rank that decides found torch's reducer to be faster"
+            return "the deciding rank found torch's reducer to be faster"
         torch_s, own_s = self.believed[TORCH].iteration_s, min(own)
         buckets = f" in buckets of {format_size(bucket_bytes)}" if bucket_bytes else ""
         theirs, ours = f"{torch_s * 1e3:.3g} ms with torch's reducer{buckets}", f"{own_s * 1e3:.3g} ms under Prophet"
@@ -117,10 +117,10 @@ class Turns:
         say(f"{self._rounds.label} has torch's reducer from now on: {text}")
         return text
 
-    # While torch's has.
+    # During a turn.
 
     def torch_forward_begins(self) -> bool:
-        """Begin a synchronised forward pass. True if torch's reducer has this one, too."""
+        """Begin a synchronised forward pass. Return True if torch's reducer has this one as well."""
         if not (self.expects and self.came):
             return True
         self.expects = self.came = False
@@ -130,7 +130,7 @@ class Turns:
         ddp = self._ddp()
         over = not self._left
         if ddp is not None and over:
-            ddp.reducer._check_reducer_finalized()  # Raises what torch does where a round never came to its end.
+            ddp.reducer._check_reducer_finalized()  # Raises torch's own error if a round never ended.
             self._end(ddp)
         if before_s is not None:
             self._rounds.iterated(TORCH, now - before_s, self._cut)
@@ -140,7 +140,7 @@ class Turns:
         return False
 
     def torch_forward_ends(self) -> None:
-        """End a forward pass: gradients that come now are those of a round."""
+        """End a forward pass: gradients generated from now on belong to a round."""
         self.expects = True
 
     def _end(self, ddp: Any) -> None:
@@ -152,21 +152,21 @@ class Turns:
 
 
 class TurnReducer:
-    """Reducer for DistributedDataParallel while torch's reducer has a turn: calls that one, and counts its rounds."""
+    """Reducer of DistributedDataParallel during a turn: calls torch's reducer, and counts its rounds."""
 
     def __init__(self, torch_reducer: Any, torch_logger: Any, rounds: ModuleRounds, turns: Turns) -> None:
         self.rounds = rounds
-        self._torch_logger = torch_logger  # which the reducer does not keep alive itself
+        self._torch_logger = torch_logger  # Kept alive here: the reducer itself does not.
         self.torch_reducer = torch_reducer
         self._turns = turns
 
     def prepare_for_forward(self) -> None:
-        """Call torch's, unless its turn is over."""
+        """Call torch's method, unless the turn is over."""
         if self._turns.torch_forward_begins():
             self.torch_reducer.prepare_for_forward()
 
     def prepare_for_backward(self, outputs: Sequence[Any]) -> None:
-        """Call torch's."""
+        """Call torch's method, and expect gradients."""
         self._turns.torch_forward_ends()
         self.torch_reducer.prepare_for_backward(outputs)
 
@@ -175,15 +175,15 @@ class TurnReducer:
         self.rounds.remove()
 
     def __getattr__(self, name: str) -> Any:
-        # Hand-backs for good do not end with the turn.
+        # Prophet's reducer hands the module back for good, beyond the turn.
         return getattr(self._turns.late_reducer if name in HANDED_BACK else self.torch_reducer, name)
 
 
 @contextlib.contextmanager
 def _buckets_of(ddp: Any, bucket_bytes: int) -> Iterator[None]:
-    """Let the module make buckets of this size in the context; 0 for the program's own."""
+    """Let the module make buckets of this size within the context; 0 for the program's own."""
     own = vars(ddp)
-    # Which of them there are depends on torch's release.
+    # Which of them exist depends on the release of torch.
     names = "bucket_bytes_cap", "bucket_bytes_cap_default", "_bucket_config"
     before = {name: own[name] for name in names if name in own}
     if bucket_bytes:
@@ -200,13 +200,13 @@ def _buckets_of(ddp: Any, bucket_bytes: int) -> Iterator[None]:
 def make_torch_reducer(
     ddp: Any, slots: Sequence[Slot], sparse: Sequence[torch.Tensor] = (), rebuilt: bool = False, bucket_bytes: int = 0
 ) -> None:
-    """Give the module a reducer and a logger as its constructor made them, of the parameters that it had then, with the
-    program's registered hook. `sparse` parameters have no slot. `rebuilt`: with buckets for gradients that come in the
-    order of these slots. Buckets have `bucket_bytes`; 0 for the size that they had.
+    """Give the module a reducer and a logger as its constructor made them, for the parameters that it had then, with
+    the program's registered hook. `sparse` parameters have no slot. `rebuilt`: buckets are for gradients generated in
+    the order of these slots. Buckets have `bucket_bytes`; 0 for their former size.
     """
     names = {place: slot.name for place, slot in enumerate(slots)}
     params = [*(slot.param for slot in slots), *sparse]
-    # A parameter frozen since has no node that adds to its gradient, which torch's reducer needs.
+    # torch's reducer needs each parameter's accumulation node, which one that was frozen since does not have.
     frozen = [param for param in params if not param.requires_grad]
     for param in frozen:
         param.requires_grad_(True)
@@ -217,7 +217,7 @@ def make_torch_reducer(
         for param in frozen:
             param.requires_grad_(False)
     if ddp.static_graph:
-        ddp._static_graph_delay_allreduce_enqueued = False  # It counts anew in its first iteration.
+        ddp._static_graph_delay_allreduce_enqueued = False  # The new reducer counts in its own first iteration.
         ddp.reducer._set_static_graph()
         ddp.logger._set_static_graph()
     if rebuilt:

@@ -1,9 +1,9 @@
 """Which parameters have a part in a module's rounds, and how many gradients each of them gets.
 
-Rule of this file: counting. rounds.py sends what is due.
+Rule of this file: counting. rounds.py sends the gradients that are due.
 
-Mostly each parameter gets one gradient in a backward pass. With find_unused_parameters some get none, as the outputs of
-forward show. Of a static graph the first backward pass shows each parameter's number of gradients.
+Usually each parameter gets one gradient in a backward pass. With find_unused_parameters some get none, as forward's
+outputs show. With a static graph the first backward pass shows each parameter's number of gradients.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ class Uses:
         self.vary = vary
         self.counted = counted
         self.expected = False
-        """True if gradients that come now are to be averaged."""
+        """True if new gradients are to be averaged."""
         self._came: Counter[Slot] = Counter()
-        """Number of gradients since the last forward pass."""
+        """Number of gradients of each slot since the last forward pass."""
         self._counts: Counter[Slot] | None = None
-        """Their number in each backward pass of a static graph, once it is known."""
+        """Their number in each backward pass of a static graph; None until it is known."""
         self._unused: list[Slot] = []
-        """Slots that get no gradient in this backward pass, until they are due."""
+        """Slots that get no gradient in this backward pass, until they are staged with the first one that does."""
         self._with_part: set[Slot] = set()
-        """Slots with a gradient since the last round ended, even within no_sync()."""
+        """Slots that have had a gradient since the last round ended, even within no_sync()."""
         self.without: list[Slot] = []
-        """Slots without a gradient in the round; other ranks may have had one for them."""
+        """Slots without a gradient in this round; other ranks may have had one for them."""
         self.by: torch.Tensor | None = None
         """Number of ranks that used each parameter in the last round, int32 [parameters], once `by_known` has ended."""
         self.by_known: JointOperation | None = None
 
     @property
     def unused(self) -> Sequence[Slot]:
-        """Slots that get no gradient in the next backward pass, as far as is known."""
+        """Slots that get no gradient in the next backward pass, as far as known."""
         if self._counts is None:
             return self._unused
         return [slot for slot in self.slots if not self._counts[slot]]
 
     @property
     def found(self) -> bool:
-        """True if each forward pass shows anew which parameters have no part."""
+        """True if each forward pass has to show which parameters have no part."""
         return self.vary and not self.counted
 
     @property
@@ -64,7 +64,7 @@ class Uses:
         return self.counted and self._counts is None
 
     def forward_ends(self, outputs: Sequence[torch.Tensor]) -> Sequence[Slot]:
-        """Expect gradients. Returns the slots that get none."""
+        """Expect gradients. Return the slots that get none."""
         self.expected = True
         self._came.clear()
         if self._counts is not None:
@@ -74,11 +74,11 @@ class Uses:
         return self._unused
 
     def has_part(self, slot: Slot) -> None:
-        """Note that the parameter has a part in the round that is open, or in the next one."""
+        """Record that the parameter has a part in the open round, or in the next one."""
         self._with_part.add(slot)
 
     def comes(self, slot: Slot) -> tuple[Sequence[Slot], bool]:
-        """Count a gradient. Returns the slots that are due now, and True if this gradient is one too many."""
+        """Count a gradient. Return the slots that are due now, and True if this gradient is one too many."""
         self._came[slot] += 1
         if self.counting:
             return (), False
@@ -88,15 +88,15 @@ class Uses:
             return (), True
         unused, self._unused = self._unused, []
         if self._counts is None and unused:
-            self._came.update(unused)  # One that comes all the same is one too many.
+            self._came.update(unused)  # A gradient for one of these would be one too many.
         return (slot, *unused) if last else unused, over
 
     def know_counts(self) -> None:
-        """Expect in every later backward pass what has come in this one."""
+        """Expect the same counts in every later backward pass as in this one."""
         self._counts = Counter(self._came)
 
     def round_begins(self, all_reduce: Callable[[torch.Tensor], Any]) -> list[JointOperation]:
-        """Return the operations by which ranks learn who used which parameters."""
+        """Return the operations through which ranks learn who used which parameters."""
         self.without = []
         if not self.vary:
             return []
@@ -105,7 +105,7 @@ class Uses:
         return [self.by_known]
 
     def leaves(self, slot: Slot) -> bool:
-        """Note that its gradient leaves. Returns True if its `.grad` gets the average in any case."""
+        """Record that the slot's gradient is sent. Return True if its `.grad` gets the average in any case."""
         has_part = slot in self._with_part
         if self.by is not None:
             self.by[slot.place] = has_part
@@ -115,5 +115,5 @@ class Uses:
         return True
 
     def round_ends(self) -> None:
-        """Begin to note uses anew."""
+        """Start recording uses for the next round."""
         self._with_part.clear()

@@ -1,8 +1,8 @@
-"""Gloo with more threads than torch gives it, for groups of Prophet's own.
+"""Gloo groups of Prophet's own, with more threads than torch gives a group.
 
-Rule of this file: how such a group is made, and how long an operation takes there while nothing else is under way.
-issuer.py sends over it. Gloo runs as many of a group's operations at once as the group has threads, and torch gives it
-two. An all-reduce goes back and forth several times, so where that takes long two of them leave the wire idle
+Rule of this file: how such a group is made, and how long a lone operation takes there. issuer.py sends over it. Gloo
+runs at most as many of a group's operations at once as the group has threads, and torch gives it two. An all-reduce
+goes back and forth several times, so on a link with a long delay two of them leave the wire idle
 (docs/decisions/operations-at-once.md).
 """
 
@@ -24,25 +24,25 @@ from prophet_scheduler.core.network import Probe
 from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE
 
 PROBE_BYTES = 4 << 10
-"""Hardly any time on the wire, but still some for each step of a ring of many ranks."""
+"""Small enough to take hardly any time on the wire, but enough for each step of a ring of many ranks."""
 PROBES = 3
 THREADS = MOST_AT_ONCE
 """Threads of each group. An idle one costs nothing."""
 NAME = "prophet"
-"""Name of each group for torch's own tools."""
+"""Name of each group in torch's own tools."""
 
 
 def wide_group(store: dist.distributed_c10d.Store, rank: int, ranks: int, timeout: datetime.timedelta) -> Any:
-    """Make a group of `ranks` ranks for tensors on processors; all of them call it. They meet in `store`, their own.
+    """Make a group of `ranks` ranks for tensors on processors. All of them call this, and meet in their own `store`.
 
-    If one fails, all do, with its reason.
+    If one fails, all fail, with its reason.
 
-    torch.distributed does not know the group. Its new_group names a group of some ranks by how many groups this process
-    is in, so ranks in different numbers of groups would wait for each other for ever.
+    torch.distributed does not know the group. Its new_group names a group of some ranks by the number of groups that
+    this process is in, so ranks in different numbers of groups would wait for each other for ever.
     """
     gloo: Any = dist.ProcessGroupGloo
     meeting = Meeting(store)
-    # Before torch 2.8 or so the timeout for connecting holds for operations too.
+    # Before torch 2.8 or so the timeout for connecting also applies to operations.
     bounded = hasattr(gloo, "set_timeout")
     try:
         options = gloo._Options()
@@ -61,7 +61,7 @@ def wide_group(store: dist.distributed_c10d.Store, rank: int, ranks: int, timeou
 
 
 def _name(group: Any, store: dist.distributed_c10d.Store) -> None:
-    """Give the group its name in torch's FlightRecorder, where this release of torch can."""
+    """Name the group in torch's FlightRecorder, where this release of torch can."""
     with contextlib.suppress(Exception):
         make: Any = dist.ProcessGroup
         known = make(store, group.rank(), group.size())
@@ -79,13 +79,13 @@ def backend_on_processors(group: dist.ProcessGroup) -> str:
 
 
 def _require_room(sockets: int) -> None:
-    """Raise ConnectionError if connections would take more than half of the file descriptors that are left: the program
-    will want some, too.
+    """Raise ConnectionError if connections would take more than half of the remaining file descriptors: the program
+    will need some, too.
     """
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most == resource.RLIM_INFINITY:
         return
-    taken = len(list(Path("/proc/self/fd").iterdir())) - 1  # but for that of the folder
+    taken = len(list(Path("/proc/self/fd").iterdir())) - 1  # The folder's own does not count.
     left = max(0, most - taken)
     if 2 * sockets > left:
         raise ConnectionError(
@@ -94,9 +94,9 @@ def _require_room(sockets: int) -> None:
 
 
 def probe(group: Any) -> Probe:
-    """Return the shortest time of one all-reduce, as the slowest rank saw it: the same on all of them.
+    """Return the shortest time of one all-reduce, as the slowest rank saw it: the same on all ranks.
 
-    All ranks of a new group call it, and nobody goes on before all are there.
+    All ranks of a new group call it, and none goes on before all have.
     """
     data = torch.zeros(PROBE_BYTES // 4, dtype=torch.float32, device="cpu")
     took_s = []
@@ -109,7 +109,7 @@ def probe(group: Any) -> Probe:
 
 
 def greatest(group: Any, value: float) -> float:
-    """Return the greatest of all ranks' values, on each of them. All of them call it."""
+    """Return the greatest of all ranks' values, on each of them. All ranks call it."""
     data = torch.tensor([value], dtype=torch.float64, device="cpu")
     options: Any = dist.AllreduceOptions()
     options.reduceOp = dist.ReduceOp.MAX
@@ -118,7 +118,7 @@ def greatest(group: Any, value: float) -> float:
 
 
 def _devices() -> list[Any]:
-    """Return the interfaces that gloo takes for a group of torch's."""
+    """Return the interfaces that gloo uses for a group of torch's."""
     named = [name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]
     make: Any = dist.ProcessGroupGloo
     return [make.create_device(interface=name) for name in named] or [make.create_default_device()]

@@ -1,1 +1,1 @@
-"""Prophet for PyTorch's FSDP2: parameters come before they are needed, and gradients leave while backward runs."""
+"""Prophet for PyTorch's FSDP2: parameters are prefetched, and gradients are sent while backward runs."""

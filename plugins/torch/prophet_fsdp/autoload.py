@@ -1,10 +1,10 @@
 """Autoload: switches Prophet on in a process with PROPHET_SCHEDULER set, at its first `fully_shard` or `replicate`.
 
-Rule of this file: the moment of loading, as in prophet_ddp/autoload.py, which has the import hook. The first call of
-either imports the rest.
+Rule of this file: when to load, as in prophet_ddp/autoload.py, which has the import hook. The first call of either
+function imports the rest.
 
-A wrong setting ends the process with one line and status 2. A failure of Prophet itself is one warning, and FSDP2 stays
-as it is.
+A wrong setting ends the process with one line and status 2. A failure of Prophet itself causes one warning, and FSDP2
+stays as it is.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ FUNCTIONS = {
     "torch.distributed.fsdp._fully_shard._fully_shard": "fully_shard",
     "torch.distributed._composable.replicate_with_fsdp": "replicate",
 }
-"""Functions that shard a module, or replicate it in the same way, by their modules."""
+"""Functions that shard a module, or replicate it in the same way, by the modules that define them."""
 
 
 def stand_behind(function: str, defining: ModuleType) -> None:
-    """Hand each module that this function is called for to Prophet, from now on."""
+    """From now on pass each module that this function is called for to Prophet."""
     original = getattr(defining, function)
 
     @passed_over

@@ -1,10 +1,10 @@
-"""The collectives of a sharded module, by FSDP2's public hooks.
+"""The collectives of a sharded module, through FSDP2's public hooks.
 
 Rule of this file: what FSDP2 calls, and who waits for what. wire.py moves the data, and order.py knows which module
 comes next.
 
-A gathering is waited for where FSDP2 copies it out. A reduction is late: FSDP2 makes `.grad` of it at once, and who
-looks there waits (rounds.py). Where something looks within backward, the reduction is waited for at once.
+FSDP2 waits for an all-gather where it copies the parameters out. A reduction is late: FSDP2 makes `.grad` at once, and
+whoever reads it waits (rounds.py). If something reads it within backward, the reduction is waited for at once.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from prophet_fsdp.wire import ShardTransfer, ShardWire
 from prophet_scheduler.frontends.torch.references import in_backward
 
 GATHERS, REDUCES = range(2)
-"""Urgency: the computation that comes next waits for a gathering. Of reductions those of the modules that come first in
-forward are the most urgent.
+"""Urgency. The next computation waits for an all-gather. Of reductions, those of the modules that come first in forward
+are the most urgent.
 """
 MOST_INPUTS = 4
-"""Most modules whose gradients wait in memory for the wire. FSDP2 alone keeps one."""
+"""Maximum number of modules whose gradients wait in memory for the wire. FSDP2 alone keeps one."""
 
 
 class Members:
-    """Ranks of the wire, and torch's groups of the same ranks."""
+    """Ranks of the wire, and torch's groups that have the same ranks."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._ranks = dist.get_process_group_ranks(group)
@@ -50,45 +50,45 @@ class Members:
 
 
 class SharedRounds:
-    """Parts that all modules sharded over one group have in common. `tries_own`: FSDP2's own collectives have turns."""
+    """Parts shared by all modules that are sharded over one group. `tries_own`: FSDP2's own collectives get turns."""
 
     def __init__(self, wire: ShardWire, group: dist.ProcessGroup, tries_own: bool) -> None:
         self.wire = wire
         self.tries_own = tries_own
         self.iterations: Iterations | None = None
-        """None where this rank says nothing of them."""
+        """Iterations to report; None if this rank reports none."""
         self.members = Members(group)
         self.inputs: list[tuple[int, ShardTransfer]] = []
         """Reductions whose gradients may still be in memory, with their urgency."""
 
     def exchange(self, own: torch.Tensor) -> torch.Tensor:
-        """Return the tensors of all ranks of the group, stacked. Each gives its `own`. Raises the wire's error."""
+        """Send `own` to all ranks of the group, and return every rank's, stacked. Raises the wire's error."""
         every = own.new_zeros(self.members.ranks, *own.shape)
         every[self.members.rank] = own
         self.wire.wait(self.wire.gather(every, GATHERS, 0))
         return every
 
     def moves(self, size_bytes: int) -> None:
-        """Note that so much is on its way."""
+        """Record that this many bytes are on their way."""
         if self.iterations is not None:
             self.iterations.moves(size_bytes, in_backward())
 
     def make_room(self) -> None:
-        """Wait until few enough gradients are in memory: for the most urgent one, which comes first."""
+        """Wait until few enough gradients are in memory, for the most urgent reduction first: it arrives first."""
         while len(self.inputs) >= MOST_INPUTS:
             next_ = min(range(len(self.inputs)), key=lambda place: self.inputs[place][0])
             self.wire.wait(self.inputs.pop(next_)[1])
 
 
 class GatherEnd(dist.Work):
-    """torch's Work of a gathering."""
+    """torch's Work of an all-gather."""
 
     def __init__(self, wire: ShardWire, transfer: ShardTransfer, came: Callable[[], None]) -> None:
         super().__init__()
         self._wire, self._transfer, self._came = wire, transfer, came
 
     def wait(self, timeout: Any = None) -> bool:
-        """Return True when all parts are there. Raises the wire's error."""
+        """Return True once all parts have arrived. Raises the wire's error."""
         self._came()
         self._wire.wait(self._transfer)
         return True
@@ -126,7 +126,7 @@ class Gather(DefaultAllGather):
 
 class Reduce(DefaultReduceScatter):
     """Reduction of a module's gradients: the reduce-scatter of parts, and the all-reduce between replicas. `group` is
-    FSDP2's of its parameters; `parts` and `replicas` are None where there is one.
+    FSDP2's for the module's parameters. `parts` or `replicas` is None if there is only one.
     """
 
     def __init__(
@@ -137,10 +137,10 @@ class Reduce(DefaultReduceScatter):
         self._module = weakref.ref(module)
         self._group = weakref.ref(group)
         self._reduced: tuple[Begun, Stage, torch.Tensor] | None = None
-        """Reduction of parts that an all-reduce follows: the stage that begins it, and its result."""
+        """Reduce-scatter before an all-reduce: what awaits it, the stage that starts it, and its result."""
 
     def allocate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        _here.reduce = self  # FSDP2 goes on with an all-reduce of what it allocates here.
+        _here.reduce = self  # FSDP2 passes what it allocates here to an all-reduce.
         return super().allocate(*args, **kwargs)
 
     def __call__(
@@ -174,7 +174,7 @@ class Reduce(DefaultReduceScatter):
         if late is None:
             Reduction([stage]).wait()
             return None
-        output_tensor.fill_(-0.0)  # To add it changes no bit of any number.
+        output_tensor.fill_(-0.0)  # Adding that changes no bit of any number.
         if self._replicas is not None:
             self._reduced = late, stage, result
         else:
@@ -182,7 +182,7 @@ class Reduce(DefaultReduceScatter):
         return None
 
     def all_reduce(self, tensor: torch.Tensor, op: Any, group: Any) -> bool:
-        """Add up between replicas what FSDP2 gives to its all-reduce. False, with nothing done, if that is torch's."""
+        """Do FSDP2's all-reduce between replicas. Return False if torch has to; `tensor` then has its whole input."""
         reduced, self._reduced = self._reduced, None
         replicas = self._replicas
         if replicas is None or not replicas.members.are_of(group) or op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
@@ -223,17 +223,17 @@ class Reduce(DefaultReduceScatter):
 
     @property
     def _has_own_turn(self) -> bool:
-        """True if FSDP2's own collectives have the model."""
+        """True if FSDP2's own collectives have their turn, or keep the model for good."""
         rounds = rounds_of(self._module(), begin=False)
         return rounds is not None and rounds.turns.own
 
     def _adds_up(self) -> bool:
-        """True if FSDP2 adds results of several reductions up before replicas exchange them."""
+        """Return True if FSDP2 accumulates results of several reductions before replicas exchange them."""
         group: Any = self._group()
         return self._replicas is not None and not (group.all_reduce_grads and group._partial_reduce_output is None)
 
     def _begin(self, output: torch.Tensor) -> Begun | None:
-        """Return what awaits the reduction; None where its result has to be there at once."""
+        """Return what awaits the reduction; None if its result is needed at once."""
         group: Any = self._group()
         rounds = rounds_of(self._module(), begin=True)
         assert rounds is not None
@@ -249,7 +249,7 @@ class Reduce(DefaultReduceScatter):
 
 
 class _Here(threading.local):
-    """State of this thread: the reduction that FSDP2 is at."""
+    """State of this thread: the reduction that FSDP2 is working on."""
 
     reduce: Reduce | None = None
 
@@ -258,7 +258,7 @@ _here = _Here()
 
 
 class _Distributed:
-    """torch.distributed as FSDP2's collectives see it, with our all-reduce: there is no hook for it."""
+    """torch.distributed as FSDP2's collectives see it, with our all-reduce, for which FSDP2 has no hook."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -276,7 +276,7 @@ class _Distributed:
 
 
 def stand_behind_all_reduce() -> None:
-    """Have FSDP2 ask here first for each all-reduce from now on."""
+    """From now on have FSDP2 offer each all-reduce to Prophet first."""
     inner: Any = vars(_fsdp_collectives)["dist"]
     if not isinstance(inner, _Distributed):
         vars(_fsdp_collectives)["dist"] = _Distributed(inner)

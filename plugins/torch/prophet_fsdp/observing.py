@@ -1,7 +1,7 @@
-"""Observing of FSDP2 with its own collectives: PROPHET_SCHEDULER=observe.
+"""Observation of FSDP2 with its own collectives: PROPHET_SCHEDULER=observe.
 
-Rule of this file: the times of the collectives that FSDP2 calls, and when a forward pass begins and ends. Nothing else
-is done about them. prophet_ddp/observing.py has the thread and the lines, learn/observed.py the arithmetic.
+Rule of this file: timing the collectives that FSDP2 calls, and the start and end of each forward pass, without changing
+them. prophet_ddp/observing.py has the thread and the lines, learn/observed.py the arithmetic.
 
 A failure in here is one warning, and the job goes on.
 """
@@ -37,13 +37,13 @@ TIMED = {
     "reduce_scatter_single": Collective.REDUCE,
     "all_reduce": Collective.ALL_REDUCE,
 }
-"""Functions of torch.distributed that FSDP2 calls, by the names of several releases."""
+"""Functions of torch.distributed that FSDP2 calls, under their names in several releases."""
 
 _watch: ShardedWatch | None = None
 
 
 def take_over(module: Any, told: Settings) -> None:
-    """Watch the modules that `fully_shard` makes from now on. Nothing about them changes."""
+    """Watch the modules that `fully_shard` makes from now on. What they do does not change."""
     global _watch
     try:
         state = module._get_fsdp_state()
@@ -67,13 +67,13 @@ class ShardedWatch(ObservedModel):
         super().__init__(f"sharded/{','.join(map(str, ranks))}", place, len(ranks), told)
         self._no_prophet = ""
         if self._rank == 0:
-            from prophet_fsdp.takeover import why_not  # The first rank alone needs it.
+            from prophet_fsdp.takeover import why_not  # Only the first rank needs it.
 
             self._no_prophet = why_not(state) or ""
         self._iterations = ShardedIterations()
         self._passes: deque[BackwardPass] = deque(maxlen=NEWEST)
         self._timed: deque[Any] = deque(maxlen=NEWEST)
-        """Iterations that the thread has not taken in."""
+        """Iterations that the thread has yet to process."""
         on_host = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         self._on_host = on_host if self._ranks % on_host == 0 and on_host < self._ranks else 1
         self._shards = 1
@@ -82,18 +82,18 @@ class ShardedWatch(ObservedModel):
         self._said = False
 
     def begin(self, told: Settings) -> None:
-        """Start to look."""
+        """Start watching."""
         waited = functools.partial(self._safely, self._waited)
         vars(_fsdp_collectives)["dist"] = _TimedDistributed(vars(_fsdp_collectives)["dist"], waited)
         super().begin(told)
 
     def follow(self, module: torch.nn.Module) -> None:
-        """Note from now on when this module's forward begins and ends."""
+        """Record from now on when this module's forward pass begins and ends."""
         module.register_forward_pre_hook(lambda *_: self._safely(self._forward_begins, time.monotonic()))
         module.register_forward_hook(lambda *_: self._safely(self._forward_ends, time.monotonic()))
 
     def _safely(self, note: Callable[..., None], *what: Any) -> None:
-        """Note something in a thread of the program, which must not get an error of ours: the first one is the last."""
+        """Record something in a thread of the program, which must not get our errors. The first one ends the watch."""
         if self.thread.stopped:
             return
         try:
@@ -103,7 +103,7 @@ class ShardedWatch(ObservedModel):
             self._failed(error)
 
     def _forward_begins(self, now: float) -> None:
-        if in_backward():  # A checkpoint computes again.
+        if in_backward():  # Activation checkpointing computes it again.
             return
         if (found := self._iterations.forward_begins(now)) is not None:
             self._timed.append(found)
@@ -141,7 +141,7 @@ class ShardedWatch(ObservedModel):
         self._report()
 
     def observed(self) -> Observed:
-        """Return what was seen so far, from any thread."""
+        """Return everything seen so far. Thread-safe."""
         passes, seen = list(self._passes), self._seen()
         if seen.times is None:
             return seen
@@ -164,7 +164,7 @@ class ShardedWatch(ObservedModel):
 
 
 class _TimedDistributed:
-    """torch.distributed as FSDP2's collectives see it, which tells `waited` of each one."""
+    """torch.distributed as FSDP2's collectives see it; reports each wait for a collective to `waited`."""
 
     def __init__(self, inner: Any, waited: Callable[[Collective, float, list[torch.Tensor], Any], None]) -> None:
         self._inner = inner
@@ -192,7 +192,7 @@ class _TimedDistributed:
 
 
 class _TimedWork(dist.Work):
-    """torch's Work of a collective under way, which tells when a wait for it began."""
+    """torch's Work of a collective in flight; reports each wait for it, with the wait's start."""
 
     def __init__(self, work: Any, waited: Callable[[float], None]) -> None:
         super().__init__()

@@ -1,12 +1,12 @@
-"""The order in which modules need their parameters, and the gatherings begun ahead of it.
+"""The order in which modules need their parameters, and the all-gathers that run ahead of it.
 
 Rule of this file: which module comes next. The first iteration shows the order of forward and of backward. From then on
-each module lets FSDP2 gather the next ones while it computes, by FSDP2's own lists of modules to prefetch. A program
-that sets those itself keeps its own.
+each module has FSDP2 gather the next ones while it computes, through FSDP2's own lists of modules to prefetch. A
+program that sets those lists keeps its own.
 
-A gathering that a forward pass did not use would be old after the next update, so none outlives its pass. One is let go
-of as well if the program writes the parameters meanwhile: at its turn the module gathers them again. All ranks run the
-same program, so they write at the same place. Gatherings that the program itself asks for are as FSDP2 has them.
+A prefetch that a forward pass did not use would be stale after the next update, so none outlives its pass. It is also
+dropped if the program writes the parameters meanwhile: at its turn the module gathers them again. All ranks run the
+same program, so they write at the same point. All-gathers that the program asks for itself stay as FSDP2 makes them.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from prophet_scheduler.frontends.torch.life import PENDING
 from prophet_scheduler.frontends.torch.references import in_backward
 
 AHEAD = 2
-"""Modules whose parameters are gathered ahead: one that travels, and one that is there or next."""
+"""Number of modules whose parameters are prefetched: one in flight, and one that has arrived or is next."""
 
 
 class Ahead:
-    """Gathering of a module's parameters ahead of its turn, as guards.py sees it: an owner of what a use may end."""
+    """Prefetch of a module's parameters. For guards.py it is an owner of slots, and their use may end it."""
 
     def __init__(self, module: Any) -> None:
         self._module = weakref.ref(module)
@@ -39,40 +39,40 @@ class Ahead:
         torch_guards.keep_copies(self, self._slots)
 
     def finish(self, slots: Sequence[Slot], patience_s: float | None = None) -> bool:
-        """Let go of it, if the program is about to write one of these."""
+        """Drop the prefetch if the program may be about to write one of these parameters."""
         module = self._module()
         if module is not None and self._thread == threading.get_ident() and references.may_write():
             with references.at_work():
-                module.unshard()  # which waits for it
+                module.unshard()  # Waits for the all-gather.
                 module.reshard()
         return True
 
     def flush(self, patience_s: float | None = None) -> bool:
-        """Do nothing: it is of no program's business."""
+        """Do nothing: no program depends on a prefetch."""
         return True
 
     def over(self) -> None:
-        """Note that the module uses it, or that nobody will."""
+        """Stop watching: the module uses the prefetch."""
         torch_guards.release_copies(self, self._slots)
 
 
 class ModuleOrder:
-    """Order of the sharded modules of a model."""
+    """Order of a model's sharded modules."""
 
     def __init__(self) -> None:
         self._forward: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
         self._backward: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
         self._ahead: weakref.WeakKeyDictionary[Any, Ahead] = weakref.WeakKeyDictionary()
-        """Gatherings of a forward pass that are ahead of their turn."""
+        """Prefetches of a forward pass that have not been used yet."""
         self._leads = False
-        """True if modules gather ahead in forward because of us."""
+        """True if modules prefetch in forward because of Prophet."""
         self._settled = False
         self._led: list[tuple[weakref.WeakKeyDictionary[Any, None], str, str]] = []
         """Orders in which modules gather ahead: FSDP2's names of a module's list and of the method that sets it."""
         self._places: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def gathers(self, module: Any) -> None:
-        """Note that a module's parameters are on their way."""
+        """Record that a module's parameters are on their way."""
         if self._leads and _is_ahead(module):
             self._ahead[module] = Ahead(module)
         if self._settled:
@@ -83,22 +83,22 @@ class ModuleOrder:
             self._forward[module] = None
 
     def place(self, module: Any) -> int:
-        """Return the module's place in forward; 0 where that is unknown. The same on all ranks."""
+        """Return the module's place in forward; 0 if it is unknown. Alike on all ranks."""
         return self._places.get(module, 0)
 
     def forward_begins(self, module: Any) -> None:
-        """Note a module's turn in forward, where it gathers nothing."""
+        """Record the turn in forward of a module that gathers nothing."""
         if not self._settled and not in_backward():
             self._forward[module] = None
 
     def came(self, module: Any) -> None:
-        """Note that the module waits for them: it uses them."""
+        """Record that the module waits for its parameters: it uses them."""
         ahead = self._ahead.pop(module, None)
         if ahead is not None:
             ahead.over()
 
     def settle(self) -> None:
-        """Keep the order that the first iteration had. Called where a backward pass ends."""
+        """Fix the order of the first iteration. Called when a backward pass ends."""
         if self._settled:
             return
         self._settled = True
@@ -123,7 +123,7 @@ class ModuleOrder:
                     getattr(module, choose)(following if ahead else [])
 
     def forward_ends(self, module: Any) -> None:
-        """Let go of gatherings that the pass did not use. Called after the forward of each sharded module."""
+        """Drop prefetches that the pass did not use. Called after the forward of each sharded module."""
         if not self._ahead or in_backward() or _context(module).iter_forward_root is not None:
             return
         for ahead in list(self._ahead.values()):
@@ -143,12 +143,12 @@ def _groups(module: Any) -> Any:
 
 
 def _is_ahead(module: Any) -> bool:
-    """Return True for a gathering of a forward pass before the module's turn, unless the program asks for it itself."""
+    """Return True for an all-gather in forward ahead of the module's turn, unless the program asks for it itself."""
     (group,) = _groups(module)
     gathers, computes = group._training_state, module._get_fsdp_state()._training_state
     return bool(gathers is type(gathers).FORWARD and computes is not gathers)
 
 
 def _context(module: Any) -> Any:
-    """Return what FSDP2 keeps for all modules of a model."""
+    """Return the state that FSDP2 shares among all modules of a model."""
     return module._get_fsdp_state()._state_ctx

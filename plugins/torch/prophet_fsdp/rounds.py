@@ -1,14 +1,14 @@
 """The sharded gradients of one model: each awaits its average, and backward does not.
 
-Rule of this file: which reduction brings which gradient, and when its average is in `.grad`. awaited.py has the rest of
-it, alike for all engines: step() leaves the update of a shard to the moment its reduction has come. That is the next
-gathering of the module, or whatever else looks there. collectives.py begins reductions.
+Rule of this file: which reduction brings which gradient, and when its average is in `.grad`. awaited.py has the rest,
+alike for all engines: step() leaves the update of a shard until its reduction has arrived. The update is made at the
+module's next all-gather, or when anything else reads the shard. collectives.py starts reductions.
 
-FSDP2 makes `.grad` of a reduction's result at once, or adds the result to a gradient that is there. So it gets zeros,
+FSDP2 makes `.grad` of a reduction's result at once, or adds the result to an existing gradient. So FSDP2 gets zeros,
 and the result has memory of its own.
 
-An update must not communicate: ranks make updates as reductions come, each in an order of its own. So only optimizers
-that update each element by itself are late.
+An update must not communicate: ranks make updates as reductions arrive, each in its own order. So updates are late only
+with optimizers that treat each element separately.
 """
 
 from __future__ import annotations
@@ -43,46 +43,46 @@ from prophet_scheduler.frontends.torch.updates import Abandoned
 from prophet_scheduler.watch import training
 
 Exchange = Callable[[Sequence[float]], Sequence[Sequence[float]]]
-"""Function that gives this rank's numbers to all ranks, and returns those of each."""
+"""Function that sends this rank's numbers to all ranks, and returns every rank's."""
 SEVERAL_LIMIT_S = 0.002
-"""Longest sleep while several wires may bring something."""
+"""Longest sleep, in seconds, while several wires may bring something."""
 
 _numbers = itertools.count(1)
 _rounds: weakref.WeakKeyDictionary[Any, ShardRounds] = weakref.WeakKeyDictionary()
-"""By what FSDP2 keeps for all modules of a model."""
+"""By the state that FSDP2 shares among all modules of a model."""
 
 
 class ShardSlot(Slot):
-    """Gradient of this rank's part of a parameter. `view` is the result of its last reduction."""
+    """Gradient of this rank's shard of a parameter. `view` is the result of its last reduction."""
 
     partial = True
     reduction: Reduction
     base: torch.Tensor | None = None
-    """Gradient to which FSDP2 adds the result; None for none."""
+    """Gradient to which FSDP2 adds the result; None if there is none."""
     made_hook = 0
-    """Number that torch gave to our hook on gradients that are made; 0 for none."""
+    """torch's number for our hook that runs when a gradient is made; 0 before there is one."""
 
     def promise(self, reduction: Reduction, view: torch.Tensor, base: torch.Tensor | None) -> None:
-        """Promise the result of a reduction that has begun to the gradient that FSDP2 has made."""
+        """Promise the result of a reduction in flight to the gradient that FSDP2 has made."""
         self.reduction, self.view, self.base = reduction, view, base
         self.change = None
         move((self,), PROMISE)
         grad: Any = self.param.grad
-        _first(grad).fill_(torch.nan)  # Until the average is there, so that a write shows.
+        _first(grad).fill_(torch.nan)  # Shows if the program writes the gradient before the average arrives.
         self.see(grad)
 
     def end(self) -> None:
-        """Await what was promised."""
+        """Await the promised result."""
         if self.life is PROMISED:
-            if self.param.grad is None:  # The program took it away within backward.
+            if self.param.grad is None:  # The program has removed it within backward.
                 move((self,), FORGET)
             move((self,), END)
 
     def expect(self) -> None:
-        """Leave it as it was promised: a program may have cleared or written it within backward."""
+        """Keep what was seen at the promise: the program may have cleared or written the gradient within backward."""
 
     def version_of(self, grad: torch.Tensor) -> int:
-        # torch._foreach_zero_, as zero_grad() calls it, changes no version of a DTensor.
+        # torch._foreach_zero_, which zero_grad() calls, changes no version of a DTensor.
         with references.unhandled():
             return 2 * grad._version + bool(_first(grad).isnan().any())
 
@@ -110,23 +110,23 @@ class ShardSlot(Slot):
         if grad is not None:
             average = self.average() if average is None else average
             grad._local_tensor.copy_(average._local_tensor)
-        # torch swaps a gradient for another, as in model.to(), only where nobody refers to it.
+        # torch swaps a gradient for another, as in model.to(), only if nobody else refers to it.
         self.seen = self.base = None
 
 
 def _first(grad: Any) -> torch.Tensor:
-    """Return the first element of this rank's part, if it has any."""
+    """Return the first element of this rank's shard, shape [1], or [0] if the shard is empty."""
     first: torch.Tensor = grad._local_tensor.view(-1)[:1]
     return first
 
 
 class Begun:
-    """Reduction of so many elements, gradients of some of `params`, of which FSDP2 has yet to make `.grad`."""
+    """Reduction of this many elements, for gradients of some of `params`, whose `.grad` FSDP2 has yet to make."""
 
     def __init__(self, rounds: ShardRounds, params: Sequence[Any], elements: int) -> None:
         self._rounds = rounds
         self.elements = elements
-        """Elements without a gradient so far."""
+        """Number of elements still without a gradient."""
         self._made: list[ShardSlot] = []
         sizes = [param.padded_sharded_param_size.numel() for param in params]
         starts = itertools.accumulate(sizes, initial=0)
@@ -134,12 +134,12 @@ class Begun:
         self._parts = {id(part[0].sharded_param): part for part in zip(params, sizes, starts, bases, strict=False)}
 
     def left(self, stages: Sequence[Stage], result: torch.Tensor) -> None:
-        """Begin it, with its stages."""
+        """Start the reduction, with its stages."""
         self._result = result
         self._reduction = self._rounds.left(self, stages)
 
     def makes(self, slot: ShardSlot) -> None:
-        """Promise this gradient, which FSDP2 has made, its part of the result. After the last one watch them all."""
+        """Promise a gradient that FSDP2 has made its part of the result. After the last one watch them all."""
         grad: Any = slot.param.grad
         param, size, start, base = self._parts.pop(id(slot.param))
         if base is None:  # There may be fewer gradients than parameters.
@@ -153,13 +153,13 @@ class Begun:
 
 
 def grads_of(params: Sequence[Any]) -> list[Any]:
-    """Return the sharded gradients of FSDP2's parameters; None for none."""
+    """Return the sharded gradients of FSDP2's parameters; None for each parameter without one."""
     return [param.sharded_param.grad for param in params]
 
 
 class ShardRounds(AwaitedRounds):
-    """Rounds of a model. `params` are FSDP2's, in the order of modules. `exchange` serves the ranks to decide by what
-    they measure; None if the model keeps Prophet's collectives.
+    """Rounds of one model. `params` are FSDP2's, in the order of modules. `exchange` shares measurements among ranks;
+    None if the model always uses Prophet's collectives.
     """
 
     slot_type = ShardSlot
@@ -167,18 +167,18 @@ class ShardRounds(AwaitedRounds):
     def __init__(self, params: Sequence[Any], root: Any, exchange: Exchange | None) -> None:
         super().__init__(((param._param_fqn or "a parameter", param.sharded_param) for param in params), next(_numbers))
         self.label = name_of(root)
-        # FSDP2's way to its parameters is known.
+        # It is known how FSDP2 reaches its parameters.
         self._probation = Probation(steps=0)
         self._exchange = exchange
         self.turns = Turns(possible=exchange is not None)
         self._wires: list[ShardWire] = []
         self._begun: Begun | None = None
-        """Reduction of which FSDP2 makes gradients now."""
+        """Reduction whose gradients FSDP2 is making now."""
         self._ended = 0
         self._reduces = False
         """True if a gradient has been reduced in this backward pass."""
         self.says: set[Iterations] = set()
-        """Whoever says how long iterations take."""
+        """Objects that report how long iterations take."""
         self.record = ModuleRecord()
         self.log = EventLog(open=False)
         self._order = order_of(root)
@@ -190,10 +190,10 @@ class ShardRounds(AwaitedRounds):
         torch_guards.learned(self)
         weakref.finalize(root, self.dropped).atexit = False
 
-    # Reductions on their way out.
+    # Outgoing reductions.
 
     def next_comes(self, params: Sequence[Any]) -> None:
-        """Bring home what is still to come to these, since FSDP2 is about to make new gradients or to add."""
+        """Bring home pending averages of these parameters: FSDP2 is about to make new gradients, or to add to them."""
         self._reduces = True
         self._begun = None
         slots = [slot for param in params if (slot := self._by_param.get(id(param.sharded_param))) is not None]
@@ -202,8 +202,8 @@ class ShardRounds(AwaitedRounds):
             self._bring_home(slot)
 
     def begin(self, params: Sequence[Any], elements: int) -> Begun | None:
-        """Return what awaits a reduction to gradients of all or some of these, of so many elements. None where the
-        result has to be there at once: a hook of the program looks there, or it would stay unknown to which it belongs.
+        """Return what awaits a reduction of this many elements, for gradients of all or some of these parameters. None
+        if its result is needed at once: a hook of the program reads it, or it is unclear which gradients it is for.
         """
         for param in params:
             slot = self._by_param.get(id(param.sharded_param))
@@ -211,11 +211,11 @@ class ShardRounds(AwaitedRounds):
                 return None
         all_of_them = elements == sum(param.padded_sharded_param_size.numel() for param in params)
         if not all_of_them and any(grad is not None for grad in grads_of(params)):
-            return None  # Without any FSDP2 shows which it makes.
+            return None  # Without existing gradients FSDP2 shows which ones it makes.
         return Begun(self, params, elements)
 
     def _has_hooks(self, slot: ShardSlot) -> bool:
-        """Return True if the program looks at this gradient when it is made. Have ours called from now on."""
+        """Return True if the program reads this gradient when it is made. Have our own hooks called from now on."""
         param: Any = slot.param
         if not param._post_accumulate_grad_hooks:
             param.register_hook(slot.hook("_gradient_comes"))
@@ -223,17 +223,17 @@ class ShardRounds(AwaitedRounds):
         return bool(param._post_accumulate_grad_hooks.keys() - {slot.made_hook})
 
     def _made(self, slot: ShardSlot, *_param: Any) -> None:
-        """Note that FSDP2 has made the gradient, or that autograd has added to it."""
+        """Handle a gradient that FSDP2 has made, or that autograd has added to."""
         if self._begun is not None and slot.life is not PROMISED:
             self._begun.makes(slot)
 
     def _gradient_comes(self, slot: Slot, *gradient: Any) -> None:
-        # Autograd adds to it by itself, where a program uses its own part of a parameter.
+        # Autograd itself adds to it if the program uses its own shard of a parameter.
         self._begun = None
         super()._gradient_comes(slot, *gradient)
 
     def left(self, begun: Begun, stages: Sequence[Stage]) -> Reduction:
-        """Begin a reduction, and await it."""
+        """Start a reduction, and await it."""
         for stage in stages:
             if stage.wire not in self._wires:
                 self._wires.append(stage.wire)
@@ -245,8 +245,8 @@ class ShardRounds(AwaitedRounds):
     def settle(self, slots: Iterable[Slot]) -> None:
         slots = list(slots)
         if references.in_backward() and self._begun is not None and self._begun.elements:
-            return  # FSDP2 itself looks there, between one gradient that it makes and the next.
-        if any(slot.life is PROMISED for slot in slots):  # The program looks there within backward.
+            return  # FSDP2 itself reads gradients between two that it makes.
+        if any(slot.life is PROMISED for slot in slots):  # The program reads one within backward.
             self._end(slots)
         super().settle(slots)
 
@@ -261,7 +261,7 @@ class ShardRounds(AwaitedRounds):
         self._nothing_came()
 
     def _nothing_came(self) -> None:
-        """Note the end of a backward pass, of whose reductions none may have been late."""
+        """Handle the end of a backward pass, even one without late reductions."""
         if not self._reduces:
             return
         self._reduces = False
@@ -275,7 +275,7 @@ class ShardRounds(AwaitedRounds):
         if self.turns.iteration_ends(now) and self._exchange is not None:
             try:
                 self.turns.decide(self._exchange(self.turns.measured))
-            except Exception:  # A peer is lost, as the next wait says.
+            except Exception:  # A peer is lost: the next wait raises the error.
                 self.turns.settled = True
             if self.turns.settled and self.turns.own:
                 self._given_back()
@@ -283,7 +283,7 @@ class ShardRounds(AwaitedRounds):
             self._order.lead(not self.turns.own)
 
     def _given_back(self) -> None:
-        """Note that FSDP2's own collectives have the model for good."""
+        """Record that FSDP2's own collectives keep the model for good, and say so on the first rank."""
         own_s, late_s = (f"{seconds:.3g} s" for seconds in self.turns.measured[:2])
         text = f"an iteration takes {own_s} with them and {late_s} under Prophet"
         watching.given_back(text, self.record)
@@ -291,11 +291,11 @@ class ShardRounds(AwaitedRounds):
             say(f"{self.label} has FSDP2's own collectives from now on: {text}")
 
     def forward_in(self, thread: int) -> None:
-        """Note the thread that runs forward."""
+        """Record the thread that runs forward."""
         self._forward_thread = thread
 
     def before_compilation(self) -> None:
-        # Compiled code hides from our watch that FSDP2 gathers in the middle of it.
+        # Compiled code hides from our guards that FSDP2 gathers in the middle of it.
         self.keep_barrier()
 
     def dropped(self) -> None:
@@ -307,7 +307,7 @@ class ShardRounds(AwaitedRounds):
         if not self._slots:
             self._by_param = {}
 
-    # Averages on their way back.
+    # Incoming averages.
 
     def arrived(self, slot: Slot) -> bool:
         assert isinstance(slot, ShardSlot)
@@ -335,7 +335,7 @@ class ShardRounds(AwaitedRounds):
 
     def _loss(self) -> str:
         error = next((wire.error for wire in self._wires if wire.error is not None), None)
-        return f"the gradients of other ranks never came ({error})"
+        return f"the gradients of other ranks never arrived ({error})"
 
 
 def name_of(module: Any) -> str:
@@ -344,8 +344,8 @@ def name_of(module: Any) -> str:
 
 
 def _exchange_of(shared: Sequence[Sequence[Any]]) -> Exchange | None:
-    """Return the exchange among all ranks of modules that have these groups in common; None if groups differ, or are
-    not to try FSDP2's own collectives.
+    """Return the exchange among all ranks of a model whose modules have these groups. Return None if the modules differ
+    in their groups, or if FSDP2's own collectives get no turns.
     """
     first, *others = shared
     if any(each != first for each in others) or not all(each.tries_own for each in first):
@@ -362,7 +362,7 @@ def _exchange_of(shared: Sequence[Sequence[Any]]) -> Exchange | None:
 
 
 def rounds_of(module: Any, begin: bool) -> ShardRounds | None:
-    """Return the rounds of the model that the sharded module is in; with `begin` they are made if there are none."""
+    """Return the rounds of the sharded module's model; with `begin` make them if there are none."""
     context = module._get_fsdp_state()._state_ctx
     if context not in _rounds and begin:
         from prophet_fsdp.collectives import Reduce

@@ -1,11 +1,11 @@
-"""Routes of a group's parts, where several ranks share a host: each part crosses a host's link once.
+"""Routes of a group's parts, if several ranks share a host: each part crosses a host's link once.
 
-Rule of this file: from the hosts of ranks to who sends what to whom. It knows no tensor and no connection.
+Rule of this file: from the hosts of ranks to who sends what to whom. It knows no tensors and no connections.
 
-A part that a rank owns goes to each other rank of its host, and to one rank of each other host, which stands for it
-there and passes it on. A part that is summed goes the same way back: a host's ranks are added up there first. Parts of
-a host's ranks have different ranks that stand for them, as far as there are enough. If no two ranks share a host, or
-all do, each part goes straight to everybody.
+A part goes from its owner to each other rank of the owner's host, and to one rank of each other host: the relay, which
+passes it on there. A part that is summed goes the same way back, so each host's ranks are summed first. Parts of one
+host's ranks have different relays, as far as there are enough ranks. If no two ranks share a host, or all do, each part
+goes straight to everybody.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 class Route:
-    """Route of a part that `owner` has. `hosts` has the host of each rank."""
+    """Route of the part of rank `owner`. `hosts` has each rank's host."""
 
     def __init__(self, hosts: Sequence[str], owner: int) -> None:
         members: dict[str, list[int]] = {}
@@ -25,7 +25,7 @@ class Route:
         number = members[hosts[owner]].index(owner)
         stands = {host: ranks[number % len(ranks)] for host, ranks in members.items()} | {hosts[owner]: owner}
         self.before = [owner if rank == stands[host] else stands[host] for rank, host in enumerate(hosts)]
-        """By rank, the one that it has the part from; the owner has it from itself."""
+        """By rank, the rank that it gets the part from; the owner gets it from itself."""
 
     def after(self, rank: int) -> list[int]:
         """Return the ranks that this one passes the part on to, the next one first."""
@@ -40,7 +40,7 @@ def routes_of(hosts: Sequence[str]) -> list[Route]:
 
 
 def own_host() -> str:
-    """Return what ranks of one host have in common, and others do not: a machine's network, or a container's.
+    """Return an identifier that ranks of one host share, and others do not: of a machine's network, or a container's.
 
     A rank that cannot tell counts as alone on its host.
     """

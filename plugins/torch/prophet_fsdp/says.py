@@ -1,4 +1,4 @@
-"""Lines that a job of FSDP2 says: after its first iteration what is scheduled, at its end what iterations took.
+"""Lines that an FSDP2 job prints: what is scheduled, after its first iteration, and iteration times, at its end.
 
 Rule of this file: counting on the first rank of a sharding group. Times are seconds of the steady clock, sizes bytes.
 """
@@ -12,8 +12,8 @@ from prophet_scheduler.watch.meter import Periods
 
 
 class Iterations:
-    """Iterations of a sharding group of `ranks` ranks under this policy: a forward pass, and the backward pass that
-    follows.
+    """Iterations of a sharding group of `ranks` ranks under this policy: each is a forward pass and the backward pass
+    that follows.
     """
 
     def __init__(self, ranks: int, policy: str) -> None:
@@ -26,13 +26,13 @@ class Iterations:
         """Turns of FSDP2's own collectives, of the group's first model."""
 
     def moves(self, size_bytes: int, backward: bool) -> None:
-        """Note a collective of this size, of a forward or a backward pass."""
+        """Record a collective of this size, in a forward or a backward pass."""
         self._forward |= not backward
         if not self._count:
             self._moved_bytes += size_bytes
 
     def backward_ends(self, now: float) -> None:
-        """Note that a module's part of a backward pass has ended; the first one after a forward pass counts."""
+        """Record the end of a model's part of a backward pass; only the first end after a forward pass counts."""
         if not self._forward:
             return
         self._forward = False

@@ -1,12 +1,12 @@
-"""Reductions in stages: among the ranks that share a model's parts, and then among those that have the same part.
+"""Reductions in stages: first among the ranks that share a model's parts, then among those that have the same part.
 
-Rule of this file: which collectives a reduction between replicas is made of. wire.py moves data, and collectives.py
+Rule of this file: which collectives make up a reduction between replicas. wire.py moves data, and collectives.py
 decides what is urgent.
 
-A stage begins when the one before it has come, on each rank by itself. So a program may look at a gradient on one rank
-alone. All ranks reserve the numbers of all blocks where the reduction begins, in the order of the program.
+On each rank a stage starts once the one before it has arrived there. So a program may read a gradient on one rank
+alone. All ranks reserve the numbers of all blocks when the reduction starts, in the order of the program.
 
-Two replicas send each other what they have. More of them reduce a part each and gather, which sends fewer bytes.
+Two replicas send each other everything. More replicas reduce one part each and gather them, which sends fewer bytes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import torch
 from prophet_fsdp.wire import SERIAL, ShardTransfer, ShardWire
 
 FEW = 2
-"""Most replicas that send each other everything."""
+"""Maximum number of replicas that send each other everything."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A collective of a reduction: the function that begins it, and what was reserved for it on a wire."""
+    """A collective of a reduction: the function that starts it, and its reservation on a wire."""
 
     begin: Callable[[], object]
     wire: ShardWire
@@ -33,10 +33,10 @@ class Stage:
 
 
 class Reduction:
-    """Reduction under way."""
+    """Reduction in progress."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
-        # Without what begins them, which keeps whole gradients.
+        # Keeps no functions that start stages: they hold whole gradients.
         self._transfers = [(stage.wire, stage.transfer) for stage in stages]
         for stage, following in itertools.pairwise(stages):
             stage.transfer.then = following.begin
@@ -44,11 +44,11 @@ class Reduction:
 
     @property
     def there(self) -> bool:
-        """True when its last stage has come."""
+        """True once the last stage has arrived."""
         return self._transfers[-1][1].there
 
     def wait(self) -> None:
-        """Wait for its last stage. Raises a wire's error."""
+        """Wait for the last stage. Raises a wire's error."""
         for wire, transfer in self._transfers:
             wire.wait(transfer)
 
@@ -56,7 +56,7 @@ class Reduction:
 def between_replicas(
     wire: ShardWire, rank: int, ranks: int, source: torch.Tensor, average: bool, urgency: int, place: int
 ) -> tuple[torch.Tensor, list[Stage]]:
-    """Return the place of a sum over all replicas of a flat tensor, and the stages that bring it there."""
+    """Return the future sum (or average) of a flat tensor over all replicas, and the stages that compute it."""
     if ranks <= FEW:
         result = torch.empty_like(source)
         only = wire.reserve(result)

@@ -1,10 +1,10 @@
-"""Decision whether Prophet moves the data of a sharded module or FSDP2 keeps its own collectives.
+"""The decision whether Prophet moves a sharded module's data or FSDP2 keeps its own collectives.
 
-Rule of this file: that decision, alike on all ranks. Only FSDP2's public hooks are set. Parameters, gradients and
-checkpoints stay FSDP2's.
+Rule of this file: that decision, alike on all ranks. Only FSDP2's public hooks are set, and its call of all_reduce,
+which has no hook, is replaced. Parameters, gradients and checkpoints stay FSDP2's.
 
 The ranks of a group meet once, at its first module, and connect. If one cannot, FSDP2 stays as it is on all ranks of
-the mesh, with one line. What keeps a single module out is in its arguments, which are alike on all ranks.
+the mesh, with one line. A single module is kept out only by its arguments, which are alike on all ranks.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ from prophet_scheduler.frontends.torch import steps
 from prophet_scheduler.frontends.torch.awaited import watch_backward
 
 SILENT = "has not called fully_shard, or not under Prophet,"
-"""Description of a rank that says nothing."""
+"""What messages say about a silent rank."""
 BLOCK_BYTES = 512 * 1024
-"""Size of a block where the user sets none: a few of them are what a more urgent gathering waits for."""
+"""Default size of a block. A more urgent all-gather has to wait for a few of them."""
 FAILED_PATIENCE_S = 5.0
-"""Seconds that the end of the process waits for data to leave."""
+"""Maximum wait of a failing process for its data to leave, in seconds."""
 STILL_LIMIT_S = 2.0
-"""Seconds that it waits for operations that fail together."""
+"""Maximum wait at the end of the process for operations to finish or fail, in seconds."""
 KEEPS = "FSDP2's own collectives"
-"""Prefix of the message of a rank that keeps them."""
+"""Prefix of the announcement of a rank that keeps them."""
 AVERAGES = (
-    "FSDP2's gradients are averages under Prophet; this torch alone leaves their sums over gloo (pytorch issue "
+    "FSDP2's gradients are averages under Prophet; without it this torch leaves their sums over gloo (pytorch issue "
     "162338), so weights can differ from a run without Prophet"
 )
-"""Line that says it where torch does, since Prophet changes weights nowhere else."""
+"""Line printed if torch leaves sums. Prophet changes weights nowhere else, apart from rounding."""
 PROCESSOR = torch.device("cpu")
 
 _shared: weakref.WeakKeyDictionary[Any, SharedRounds | None] = weakref.WeakKeyDictionary()
-"""By process group; None where FSDP2 stays as it is."""
+"""By process group; None if FSDP2 keeps its own collectives there."""
 _wires: list[ShardWire] = []
 _agreed: dict[tuple[dist.ProcessGroup, ...], bool] = {}
-"""True by the two groups of a mesh if all ranks of both have connected."""
+"""By the two groups of a mesh: True if all ranks of both have connected."""
 
 
 @functools.cache
 def settings() -> Settings:
-    """Return this process's settings; a wrong one ends it."""
+    """Return this process's settings; a wrong one ends the process."""
     return settings_for("FSDP2", require_records)
 
 
@@ -73,7 +73,7 @@ def take_over(module: Any, told: Settings) -> None:
     """Move the data of a module that `fully_shard` has made, if all ranks of its group can."""
     state = module._get_fsdp_state()
     speaks(_is_first(state))
-    # Also without parameters of its own: a forward pass may begin and end with it.
+    # Even for a module without parameters of its own: a forward pass may begin and end with it.
     module.register_forward_hook(_forward_ends)
     if not state._fsdp_param_groups:
         return
@@ -98,7 +98,7 @@ def take_over(module: Any, told: Settings) -> None:
 
 
 def _groups(mesh_info: Any) -> tuple[dist.ProcessGroup | None, dist.ProcessGroup | None]:
-    """Return the group of ranks with a part of the parameters each, and that of ranks with the same part."""
+    """Return the group of ranks that have different parts of the parameters, and that of ranks with the same part."""
     parts, replicas = (getattr(mesh_info, f"{kind}_process_group", None) for kind in ("shard", "replicate"))
     return parts, replicas
 
@@ -106,13 +106,13 @@ def _groups(mesh_info: Any) -> tuple[dist.ProcessGroup | None, dist.ProcessGroup
 def _shared_by(
     parts: dist.ProcessGroup | None, replicas: dist.ProcessGroup | None, told: Settings
 ) -> tuple[SharedRounds | None, SharedRounds | None]:
-    """Return what the modules of these groups share; None for a group of one rank, and where all keep FSDP2's own."""
+    """Return what modules of these groups share; None for a group of one rank, or if all keep FSDP2's collectives."""
     groups = [processes for processes in (parts, replicas) if processes is not None and processes.size() > 1]
     for processes in groups:
         if processes not in _shared:
             _shared[processes] = _share(processes, told)
     if len(groups) > 1 and tuple(groups) not in _agreed:
-        # One of many groups may have failed: each rank hears of it by one of its two.
+        # Any group of the mesh may have failed. Agreeing in one dimension and then in the other tells every rank.
         failed = any(_shared[processes] is None for processes in groups)
         for processes in groups:
             failed = any(_agree(processes, KEEPS if failed else "")[0])
@@ -124,7 +124,7 @@ def _shared_by(
 
 
 def _is_first(state: Any) -> bool:
-    """True on the first rank of the module's meshes."""
+    """Return True on the first rank of the module's meshes."""
     return all(dist.get_rank() == int(group.mesh_info.mesh.mesh.min()) for group in state._fsdp_param_groups)
 
 
@@ -155,7 +155,7 @@ def why_not(state: Any) -> str | None:
 
 
 def _share(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
-    """Connect the ranks of a group; None, with one line on its first rank, where all keep FSDP2's own collectives."""
+    """Connect the ranks of a group. None, with one line on its first rank, if all keep FSDP2's own collectives."""
     if dist.get_rank() == 0:
         warn_of_unknown_variables(os.environ)
     block_bytes = told.partition_bytes or BLOCK_BYTES
@@ -193,7 +193,7 @@ def _share(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
 
 
 def _averages(group: dist.ProcessGroup) -> bool:
-    """Return True if FSDP2's own reduction divides. All ranks of the group ask together."""
+    """Return True if FSDP2's own reduction divides by the number of ranks. All ranks of the group call it together."""
     ones, average = (torch.ones(count, dtype=torch.float32, device=PROCESSOR) for count in (group.size(), 1))
     DefaultReduceScatter()(average, ones, group, dist.ReduceOp.AVG)
     return average.item() == 1
@@ -209,9 +209,9 @@ def _agree(group: dist.ProcessGroup, text: str) -> tuple[list[str], Any]:
 
 
 def _process_ends() -> None:
-    """Send what other ranks may still wait for. A process that fails does not wait for long."""
+    """Send what other ranks may still wait for. A failing process does not wait for long."""
     failing = sys.exc_info()[1] is not None or getattr(sys, "last_value", None) is not None
-    for wire in (*_wires, *_wires):  # What comes on one may begin a stage on another.
+    for wire in (*_wires, *_wires):  # Twice: an arrival on one wire may start a stage on another.
         wire.quiet(FAILED_PATIENCE_S if failing else None)
     for wire in _wires:
         wire.close(STILL_LIMIT_S)

@@ -1,10 +1,10 @@
-"""Turns of FSDP2's own collectives, by which Prophet is kept only where it is not slower.
+"""Turns of FSDP2's own collectives: Prophet keeps a model only where it is not slower.
 
 Rule of this file: pure. It counts a model's iterations, which are the same on all ranks, and decides whose collectives
-the next one uses. Times are seconds of the steady clock.
+the next iteration uses. Times are seconds of a steady clock.
 
-Prophet begins. Then turns alternate, and after each turn of FSDP2's own the ranks exchange what they measured. All of
-them decide by the same numbers.
+Prophet starts. Then turns alternate. After each turn of FSDP2's own collectives the ranks exchange what they measured,
+so all of them decide from the same numbers.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ FIRST = 5
 BEFORE = 16
 """Iterations before the first turn of FSDP2's own collectives."""
 LENGTH = 4
-"""Iterations of a turn. Its first one is not measured: what the turn before has left is under way in it."""
+"""Iterations in a turn. The first is not measured: it still waits for averages of the turn before."""
 TURNS = 3
-"""Most turns of FSDP2's own collectives."""
+"""Maximum turns of FSDP2's own collectives."""
 
 
 class Turns:
-    """Turns of one model. `possible`: FSDP2's own collectives give the same averages."""
+    """Turns of one model. `possible`: FSDP2's own collectives compute the same averages."""
 
     def __init__(self, possible: bool) -> None:
         self.own = False
-        """True while FSDP2's own collectives have their turn, or have the model for good."""
+        """True while FSDP2's own collectives have their turn, or once they keep the model for good."""
         self.settled = not possible
-        """True once one of the two has the model for good."""
+        """True once the model keeps either Prophet's or FSDP2's own collectives for good."""
         self._ended = 0
         self._last_s = 0.0
         self._took_s: dict[bool, list[float]] = {False: [], True: []}
-        """Durations of iterations, under Prophet and with FSDP2's own collectives."""
+        """Durations of iterations, under Prophet (False) and with FSDP2's own collectives (True)."""
 
     def iteration_ends(self, now: float) -> bool:
-        """Note that an iteration has ended. Return True if the ranks are to exchange `measured` and decide."""
+        """Record the end of an iteration. Return True if the ranks must now exchange `measured` and call `decide`."""
         self._ended += 1
         since_s, self._last_s = self._last_s, now
         if self.settled:
@@ -51,25 +51,25 @@ class Turns:
 
     @property
     def measured(self) -> tuple[float, ...]:
-        """Medians of iterations with FSDP2's own collectives and under Prophet, and what they show: 1.0 if each of
-        the former was the faster, -1.0 if each was the slower, else 0.0.
+        """Median durations with FSDP2's own collectives and under Prophet, and a verdict: 1.0 if the slowest iteration
+        of the former beats the fastest of the latter, -1.0 the other way round, 0.0 if their ranges overlap.
         """
         own, late = self._took_s[True], self._took_s[False]
         return median(own), median(late), float(max(own) < min(late)) - float(min(own) > max(late))
 
     def decide(self, measured: Sequence[Sequence[float]]) -> None:
-        """Decide by what each rank has measured, if it is clear, or after the last turn."""
-        own_s, late_s, shown = (sum(column) for column in zip(*measured, strict=True))
+        """Decide from what each rank `measured`: if all verdicts agree, else after the last turn, by the medians."""
+        own_s, late_s, verdicts = (sum(column) for column in zip(*measured, strict=True))
         last = self._ended >= BEFORE + (2 * TURNS - 1) * LENGTH
-        if last or abs(shown) == len(measured):
+        if last or abs(verdicts) == len(measured):
             self.settled, self.own = True, own_s < late_s
 
     @property
     def words(self) -> str:
-        """Say what FSDP2 takes without Prophet, at the end of a job."""
+        """What FSDP2 takes without Prophet, for the line at the end of a job."""
         own_s = self._took_s[True]
         if self.settled and self.own:
             return "FSDP2 then went on without Prophet, which was faster"
         if not own_s:
-            return "not known what FSDP2 takes without Prophet"
+            return "how long FSDP2 takes without Prophet is not known"
         return f"FSDP2 without Prophet took {median(own_s):.3g} s (median of {len(own_s)} iterations)"

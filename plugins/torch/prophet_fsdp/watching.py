@@ -1,9 +1,9 @@
 """Status, `prophet top`, metrics and records of a process with sharded models.
 
-Rule of this file: DistributedDataParallel's agents and records, for the first sharded model of the process. Nothing is
-learned yet, so each rank only reports.
+Rule of this file: DistributedDataParallel's agents and records, used for the first sharded model of the process.
+Nothing is learned yet, so each rank only reports.
 
-A collective counts as an all-reduce of half its bytes: a gathering or a reduction sends half of what that would.
+A collective counts as an all-reduce of half its bytes: an all-gather or a reduce-scatter sends half as much as that.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _records = Records(lambda: _agents.busy_s, lambda: _agents.wake())
 
 @functools.cache
 def begin(told: Settings) -> None:
-    """Have files written at the end of the process, as these settings ask for."""
+    """Have the files that these settings ask for written at the end of the process."""
     _records.begin(told)
 
 
 def stepped_aside(why: str) -> None:
-    """Note that FSDP2 keeps its own collectives."""
+    """Record that FSDP2 keeps its own collectives."""
     _records.stepped_aside(why)
 
 
@@ -38,7 +38,7 @@ def given_back(why: str, record: ModuleRecord) -> None:
 
 
 def follow(rounds: Any, ranks: int) -> None:
-    """Report on the first model from now on. It is sharded over, or replicated on, so many ranks."""
+    """Report on the first model from now on, which is sharded over, or replicated on, `ranks` ranks."""
     observes = _records.observes_next()
     rounds.record.decides = dist.get_rank() == 0
     if observes:

@@ -1,24 +1,25 @@
 """Blocks between the ranks of a sharding group, the most urgent first.
 
-Rule of this file: from tensors to blocks that travel, and back. It knows no module and no parameter. collectives.py
+Rule of this file: from tensors to blocks that travel, and back. It knows no modules and no parameters. collectives.py
 decides what is urgent.
 
-A collective here is made of sends and receives, so a reduce-scatter costs half the bytes of gloo's, which is an
-all-reduce inside. Each rank sends part r to rank r, and adds up what it gets in the order of ranks. Where ranks share
-hosts, others pass parts on, or sums of them (routes.py).
+Collectives here are made of sends and receives, so a reduce-scatter costs half the bytes of gloo's, which is an
+all-reduce inside. Each rank sends part r to rank r, and sums what it receives in the order of ranks. If ranks share
+hosts, other ranks pass on parts, or sums of them (routes.py).
 
-The receiver decides the order. Gloo sends a block when its receiver has said that it waits for it. So a rank hands over
-what it sends at once, and asks for a few blocks of each other rank at a time: those of the most urgent collective.
-Data from a lower rank to a higher one has connections of its own, since the receiver's word would queue behind data.
+The receiver decides the order. Gloo sends a block once its receiver has announced that it waits for the block. So a
+rank hands over all its outgoing blocks at once, and requests a few blocks at a time from each other rank: those of the
+most urgent collective. Data from lower to higher ranks has connections of its own, since announcements would otherwise
+queue behind data.
 
-Why this cannot end in a deadlock. All ranks begin the same collectives in the same order, as torch demands. Take the
-rank that has begun the fewest: all others have begun those too, and have handed over their data. So all that it has
-asked for comes, then what it asks for next, and whatever it waits for ends. It goes on until another has begun fewer.
-Where others pass parts on, one of them may have asked for blocks of a collective that their sender has not begun. So
-there each block that was asked for is waited for by itself, and one of them is the oldest. The oldest collective of all
-that have not ended then comes on each rank, and after it the next.
-The second stage of a reduction begins when its first has come, whatever the program does. So its blocks come as well,
-if blocks of first stages never wait behind them: each stage asks for blocks of its own.
+Why this cannot deadlock. All ranks begin the same collectives in the same order, as torch demands. Take the rank that
+has begun the fewest: all others have begun those too, and have handed over their data. So all blocks that it has
+requested arrive, then those that it requests next, and whatever it waits for ends. It goes on until another rank has
+begun fewer. If ranks pass parts on, one of them may have requested blocks of a collective that their sender has not
+begun. So each requested block is then waited for separately, and one of them is the oldest collective's. The oldest of
+all unfinished collectives then arrives on each rank, and after it the next. The second stage of a reduction begins once
+its first has arrived, whatever the program does. Its blocks arrive as well, provided that blocks of first stages never
+wait behind them: so each stage has requests of its own.
 """
 
 from __future__ import annotations
@@ -42,23 +43,23 @@ from prophet_scheduler.frontends.torch.recording import unrecorded
 from prophet_scheduler.frontends.torch.threads import OWN
 
 AT_ONCE = 4
-"""Most blocks that a rank has asked another one for: some leave while the word for others is under way."""
+"""Maximum number of blocks requested from another rank at a time: some travel while requests are on their way."""
 SENDERS = 8
-"""Collectives whose blocks may leave in any order: each has a thread that lets go of their memory. More than a rank has
-under way but for one that is far ahead.
+"""Number of collectives whose blocks may leave in any order: each has a thread that releases their memory. A rank has
+fewer in flight, unless it is far ahead.
 """
 MOST_TAG = 2**30
-"""Numbers of blocks begin anew from here on: gloo's have 31 bits."""
+"""Numbers of blocks restart from 0 beyond this: gloo's have 31 bits."""
 SERIAL = 1 << 15
-"""Elements that torch adds up in the calling thread alone (at::internal::GRAIN_SIZE). With more, each of our threads
-would have a team of threads of its own, and they take the processors from the program's.
+"""Number of elements that torch sums in the calling thread alone (at::internal::GRAIN_SIZE). With more, each of our
+threads would have its own team of threads, which would take processors from the program's.
 """
 
 
 @dataclass(frozen=True)
 class ShardGroups:
     """Connections of rank `rank` with all others of `ranks`: gloo's groups for data to higher and to lower ranks.
-    `timeout` holds for each block.
+    `timeout` applies to each block.
     """
 
     upward: Any
@@ -66,57 +67,57 @@ class ShardGroups:
     rank: int
     ranks: int
     timeout: datetime.timedelta
-    """Without it gloo takes the timeout with which a group was connected."""
+    """Without it gloo uses the timeout with which a group was connected."""
     hosts: Sequence[str] = ()
     """Host of each rank; empty if no two share one."""
 
     def send(self, block: torch.Tensor, other: int, tag: int) -> Any:
-        """Return torch's Work of handing a block over to another rank."""
+        """Hand a block over to another rank. Return torch's Work."""
         return (self.upward if other > self.rank else self.downward).send([block], other, tag)
 
     def receive(self, block: torch.Tensor, other: int, tag: int) -> Any:
-        """Return torch's Work of asking another rank for a block."""
+        """Request a block from another rank. Return torch's Work."""
         return (self.upward if other < self.rank else self.downward).recv([block], other, tag)
 
 
 class ShardTransfer:
     """A collective of this rank, which may begin later. `first` is the number of its first block, and `number` its own
-    in the order of the program. `stage` counts the collectives of its reduction that come before it on its wire.
+    in the program's order. `stage` is the number of collectives of its reduction that precede it on its wire.
     """
 
     def __init__(self, first: int, number: int, stage: int = 0) -> None:
         self.first, self.number, self.stage = first, number, stage
         self.then: Callable[[], object] = _nothing
-        """Begins what follows, in a thread of the wire's."""
+        """Function that starts the next stage, in a thread of the wire's."""
         self.there = False
-        """True when all blocks have arrived, and what follows has begun."""
+        """True once all blocks have arrived, and the next stage has begun."""
         self.coming = 0
-        """Blocks that have not arrived."""
+        """Number of blocks that have not arrived."""
         self.place = 0
         """Its module's place in forward."""
         self.size_bytes = 0
-        """Its size as an all-reduce."""
+        """Bytes of the all-reduce that it counts as."""
         self.sends: list[tuple[Any, torch.Tensor]] = []
-        """torch's Work of each block that leaves, and its memory."""
+        """torch's Work of each outgoing block, and the block's memory."""
 
 
 class PartBlock(NamedTuple):
-    """Block of the part that rank `part` owns: the `number`th."""
+    """Block `number` of the part that rank `part` owns."""
 
     part: int
     number: int
 
 
 Goes = list[tuple[int, PartBlock, torch.Tensor]]
-"""Blocks that leave, each with the rank that gets it."""
+"""Outgoing blocks, each with the rank that gets it."""
 Comes = list[tuple[int, PartBlock, Callable[[], torch.Tensor], Callable[[torch.Tensor], Goes]]]
-"""Blocks to come, each with the rank that sends it, a function that returns where it goes, and one that is called when
-it is there and returns what leaves then."""
+"""Incoming blocks, each with the rank that sends it, a function that returns the memory for it, and one to call when it
+has arrived, which returns the blocks to send next."""
 
 
 @dataclass(order=True)
 class _Wanted:
-    """Block to come from another rank. `place()` returns where to; `arrived(block)` is called in a thread of ours."""
+    """Block to come from another rank. `place()` returns its memory; `arrived(block)` is called in a thread of ours."""
 
     urgency: tuple[int, int]
     tag: int
@@ -127,7 +128,7 @@ class _Wanted:
 
 @dataclass
 class _Asked:
-    """Blocks asked for that are waited for in their order: at most `most`. `oldest`: those of the oldest collective."""
+    """Requested blocks, `most` at most, that are waited for in order. `oldest`: those of the oldest collective."""
 
     most: int
     oldest: bool = False
@@ -135,17 +136,15 @@ class _Asked:
 
 
 class _Lane:
-    """Blocks to come from one rank, for one stage of reductions. `apart`: each that is asked for is waited for by
-    itself.
-    """
+    """Blocks to come from one rank, for one stage of reductions. `apart`: requests are waited for separately."""
 
     def __init__(self, apart: bool) -> None:
         self.wanted: list[_Wanted] = []
-        """Blocks not asked for yet: a heap."""
+        """Heap of blocks not requested yet."""
         self.asked = [_Asked(1, oldest=not place) for place in range(AT_ONCE)] if apart else [_Asked(AT_ONCE)]
 
     def next(self, oldest: bool) -> _Wanted:
-        """Take the most urgent wanted block, or the first of the oldest collective."""
+        """Take the most urgent wanted block, or with `oldest` the first of the oldest collective."""
         if not oldest:
             return heapq.heappop(self.wanted)
         wanted = min(self.wanted, key=lambda each: (each.transfer.number, each.tag))
@@ -155,33 +154,32 @@ class _Lane:
 
 
 class ShardWire:
-    """Collectives of this rank with all others of a group. Safe to use from any thread.
+    """Collectives of this rank with all others of a group. Thread-safe.
 
-    The first error ends it: all that wait get it, and nothing more begins.
+    The first error stops it: all waiting threads get that error, and nothing more begins.
     """
 
     def __init__(self, links: ShardGroups, block_bytes: int) -> None:
         self._links = links
         routes = routes_of(links.hosts or [str(rank) for rank in range(links.ranks)])
         self._routes = [(route.before[links.rank], route.after(links.rank)) for route in routes]
-        """By owner of a part: the rank that this one has it from, and those that it passes it on to."""
+        """By owner of a part: the rank that this one gets it from, and those that this one passes it on to."""
         self._relays = any(before != owner for owner, route in enumerate(routes) for before in route.before)
         self._block_bytes = block_bytes
         self._moved = free_in_forks(threading.Condition())
         self._tag = self._reserved = 0
         self._begun = 0
         self._lanes: dict[tuple[int, int], _Lane] = {}
-        """By the other rank and the stage."""
+        """By other rank and stage."""
         self._handed_over: deque[ShardTransfer] = deque()
         self._leaving = 0
-        """Collectives with blocks that have not left."""
+        """Number of collectives with blocks that have not left."""
         self.error: BaseException | None = None
-        """First error, which ended it."""
+        """The first error, which stopped it; None if there is none."""
         self.ended = 0
         """Number of collectives that have arrived here."""
         self._seen = 0
         self.log = EventLog(open=False)
-        """Log of its collectives."""
         self._closed = False
         self._threads: list[threading.Thread] = []
         for number in range(SENDERS):
@@ -193,7 +191,7 @@ class ShardWire:
         thread.start()
 
     def reserve(self, part: torch.Tensor, stage: int = 0) -> ShardTransfer:
-        """Return a collective with such parts, which may begin later. All ranks reserve in the same order."""
+        """Return a collective for parts of this size, to begin later. All ranks reserve in the same order."""
         with self._moved:
             first, self._tag = self._tag, self._tag + len(self._blocks(part)) * self._links.ranks
             if self._tag > MOST_TAG:
@@ -204,9 +202,9 @@ class ShardWire:
     def gather(
         self, output: torch.Tensor, urgency: int, place: int, reserved: ShardTransfer | None = None
     ) -> ShardTransfer:
-        """Begin to fill each rank's part of `output`, a flat tensor in which this rank's own is there.
+        """Start to fill the other ranks' parts of `output`, a flat tensor that already has this rank's own.
 
-        A collective of lower `urgency` goes first, and an earlier one of the same. `place` is its module's.
+        A collective of lower `urgency` goes first, and of equal ones the older. `place` is the module's.
         """
         rank, goes, comes = self._links.rank, Goes(), Comes()
         rows = output.view(self._links.ranks, -1)
@@ -230,8 +228,8 @@ class ShardWire:
         reserved: ShardTransfer | None = None,
         whole: bool = False,
     ) -> ShardTransfer:
-        """Begin to add up all ranks' parts of `input` that are this rank's, into `output`; over their number for an
-        average. With `whole` all of it is each rank's. Both are flat tensors, and stay as they are until it has ended.
+        """Start to sum this rank's part of all ranks' `input` into `output`; for an average, divide by their number.
+        With `whole` each rank's part is all of it. Both are flat tensors: do not change them before the sum arrives.
         """
         rank, ranks, goes, comes = self._links.rank, self._links.ranks, Goes(), Comes()
         rows = input.expand(ranks, -1) if whole else input.view(ranks, -1)
@@ -252,16 +250,14 @@ class ShardWire:
         return self._begin(urgency, place, reserved or self.reserve(output), rows.nbytes, goes, comes)
 
     def wait(self, transfer: ShardTransfer) -> None:
-        """Return when it is there. Raises the first error."""
+        """Return once the collective has arrived. Raises the first error unless it has arrived by then."""
         with self._moved:
             self._moved.wait_for(lambda: self.error or transfer.there)
             if self.error is not None and not transfer.there:
                 raise self.error
 
     def wait_activity(self, limit_s: float) -> None:
-        """Return when a collective has arrived since the last call, and after `limit_s` seconds at the latest. Raises
-        the first error.
-        """
+        """Return once a collective has arrived since the last call, or after `limit_s`. Raises the first error."""
         with self._moved:
             self._moved.wait_for(lambda: self.error or self.ended != self._seen, limit_s)
             if self.error is not None:
@@ -269,8 +265,8 @@ class ShardWire:
             self._seen = self.ended
 
     def quiet(self, patience_s: float | None) -> bool:
-        """Return True when all has left that other ranks may wait for, and all has come, since they would take an end
-        before that for an error. False after `patience_s` seconds or an error.
+        """Return True once everything has left that other ranks may wait for, and everything has arrived: other ranks
+        would take an earlier end for an error. False after `patience_s` seconds or an error.
         """
         with self._moved:
             self._moved.wait_for(lambda: self.error or self._is_quiet(), patience_s)
@@ -280,8 +276,8 @@ class ShardWire:
         return not self._leaving and self.ended == self._begun
 
     def close(self, limit_s: float) -> None:
-        """End its threads and connections. Waits up to `limit_s` seconds for what is under way to end, well or with an
-        error: a thread of gloo's must not come back to Python when that is no more.
+        """End the threads and connections. Wait up to `limit_s` seconds for operations in flight to finish or fail: a
+        thread of gloo's must not call into a Python that is gone.
         """
         with self._moved:
             self._closed = True
@@ -305,10 +301,10 @@ class ShardWire:
         goes: Goes,
         comes: Comes,
     ) -> ShardTransfer:
-        """Hand over blocks to other ranks, and want those of theirs."""
+        """Hand over blocks for other ranks, and request theirs."""
         as_bytes = whole_bytes // 2
         transfer.coming, transfer.place, transfer.size_bytes = len(comes), place, as_bytes
-        goes.sort(key=lambda row: row[1].number)  # the first ones of all parts first
+        goes.sort(key=lambda row: row[1].number)  # The first blocks of all parts go first.
         with self._moved:
             if self.error is not None:
                 raise self.error
@@ -351,7 +347,7 @@ class ShardWire:
         return lane
 
     def _ask(self, other: int, lane: _Lane) -> None:
-        """Ask for the most urgent blocks of another rank, as many as may be under way."""
+        """Request the most urgent blocks of another rank, as many as may be in flight."""
         for asked in lane.asked:
             while lane.wanted and len(asked.blocks) < asked.most:
                 coming = lane.next(asked.oldest)
@@ -359,7 +355,7 @@ class ShardWire:
                 asked.blocks.append((coming, block, self._links.receive(block, other, coming.tag)))
 
     def _run(self, step: Callable[[], bool]) -> None:
-        """Take steps until there are no more, in a thread of ours."""
+        """Take steps until there are none left, in a thread of ours."""
         with torch.no_grad(), unrecorded():
             try:
                 while step():
@@ -382,7 +378,7 @@ class ShardWire:
             self._hand_over(transfer, goes)
             self._ask(other, lane)
             transfer.coming -= 1
-            if len(lane.asked) > 1:  # Another thread may wait for what was asked for.
+            if len(lane.asked) > 1:  # Another thread may wait for what was just requested.
                 self._moved.notify_all()
             if transfer.coming > 0:
                 return True
@@ -418,8 +414,8 @@ class ShardWire:
 
 
 class _Sum:
-    """Block of a sum over this rank and the ranks `adds`, added up in their order when the last part is there, and
-    divided by `by`. `place` is where it goes, None for memory of its own; `passes` returns what leaves then.
+    """Sum of one block over this rank and the ranks `adds`. It is computed in the order of ranks once the last part has
+    arrived, and divided by `by`. `place` is its memory, None for new memory; `passes` returns the blocks to send next.
     """
 
     def __init__(
@@ -439,7 +435,7 @@ class _Sum:
         self._lock = free_in_forks(threading.Lock())
 
     def add(self, rank: int, part: torch.Tensor) -> Goes:
-        """Take in the part of a rank. Returns what leaves now."""
+        """Add the part of a rank. Return the blocks to send next."""
         with self._lock:
             self._parts[rank] = part
             if len(self._parts) < self._count:

@@ -66,7 +66,7 @@ def test_a_job_s_first_iterations_and_the_first_of_a_turn_are_not_measured() -> 
 def test_a_model_that_may_not_try_them_keeps_prophets() -> None:
     turns = Turns(possible=False)
     assert not any(turns.iteration_ends(float(now)) or turns.own for now in range(ITERATIONS))
-    assert turns.words == "not known what FSDP2 takes without Prophet"
+    assert turns.words == "how long FSDP2 takes without Prophet is not known"
 
 
 @pytest.mark.parametrize("own_s", [0.5, 2.0])

@@ -434,7 +434,7 @@ def test_a_failure_is_one_warning_and_nobody_has_turns_any_more(
     assert second.ended.is_set()
     agents._end()
     assert [record.getMessage() for record in caplog.records] == [
-        "Prophet: learns no more: ValueError: made for a test; blocks and their order stay as they are"
+        "Prophet: has stopped learning: ValueError: made for a test; blocks and their order stay as they are"
     ]
 
 

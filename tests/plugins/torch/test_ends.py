@@ -161,7 +161,7 @@ def test_the_process_groups_timeout_holds_for_prophets_transfers_too(ends: Path)
 def test_a_rank_without_prophet_ends_the_others_with_one_line(ends: Path) -> None:
     with_it, without_it = ranks(ends, "without")
     assert with_it.status == 2
-    assert "rank 1 does not say with what it trains" in with_it.printed("Prophet: ")
+    assert "rank 1 has not announced its settings" in with_it.printed("Prophet: ")
     assert without_it.status == 1, "by torch's own error"
     assert any(words in without_it.log for words in PEER), without_it.log
 
@@ -269,7 +269,7 @@ def test_different_models_are_torchs_error(ends: Path) -> None:
 def test_an_agent_that_fails_is_one_warning_and_training_goes_on(ends: Path) -> None:
     deciding, other = ranks(ends, "agent_fails")
     assert (deciding.status, other.status) == (0, 0), deciding.log
-    assert deciding.log.count("Prophet: learns no more: ValueError: made for a test") == 1
+    assert deciding.log.count("Prophet: has stopped learning: ValueError: made for a test") == 1
     assert [deciding.printed("weights")] * 2 == [rank.printed("weights") for rank in ranks(ends, "agent_fails:plain")]
 
 

@@ -96,6 +96,6 @@ def test_where_gloo_does_not_begin_in_the_launchers_store_nobody_is_waited_for(
 
 def test_a_rank_that_does_not_come_is_torchs_error_in_torchs_time(torchs: Torch) -> None:
     lives.begin_apart()
-    with pytest.raises(dist.DistStoreError, match=r"^rank 1 has not come to init_process_group within 0\.2 s$"):
+    with pytest.raises(dist.DistStoreError, match=r"^rank 1 has not reached init_process_group within 0\.2 s$"):
         dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=0.2))
     assert torchs.begun == []
