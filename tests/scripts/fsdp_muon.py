@@ -1,4 +1,4 @@
-"""An optimizer whose update of a DTensor communicates."""
+"""An optimizer whose update of a DTensor communicates, and a root without parameters of its own."""
 
 import averaging  # noqa: F401
 import torch
@@ -9,8 +9,8 @@ from torch.distributed.fsdp import fully_shard
 
 dist.init_process_group("gloo")
 torch.manual_seed(1)
-model = nn.Sequential(*(fully_shard(nn.Linear(40, 40, bias=False)) for _ in range(4)), nn.Linear(40, 7, bias=False))
-fully_shard(model)
+layers = (nn.Linear(40, width, bias=False) for width in (40, 40, 40, 40, 7))
+model = fully_shard(nn.Sequential(*map(fully_shard, layers)))
 optimizer = torch.optim.Muon(model.parameters(), lr=1e-2)
 torch.manual_seed(100 + dist.get_rank())
 losses = []

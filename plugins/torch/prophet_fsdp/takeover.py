@@ -72,11 +72,11 @@ def settings() -> Settings:
 def take_over(module: Any, told: Settings) -> None:
     """Move the data of a module that `fully_shard` has made, if all ranks of its group can."""
     state = module._get_fsdp_state()
-    speaks(_is_first(state))
     # Even for a module without parameters of its own: a forward pass may begin and end with it.
     module.register_forward_hook(_forward_ends)
     if not state._fsdp_param_groups:
         return
+    speaks(_is_first(state))
     watching.begin(told)
     if why := why_not(state):
         warn_once(f"{name_of(module)} keeps {KEEPS}: {why}")
