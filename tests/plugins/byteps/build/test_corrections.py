@@ -27,7 +27,7 @@ def sections() -> dict[str, str]:
 def test_each_has_a_section_that_tells_its_story(correction: Correction) -> None:
     section = sections().get(correction.name)
     assert section is not None, f"docs/corrections.md has no section on {correction.name}"
-    for word in ("Fault", "Cause", "Mend", "Tested"):
+    for word in ("Fault", "Cause", "Fix", "Tested"):
         assert f"**{word}.**" in section, f"{correction.name}: no {word}"
     for rule in correction.rules:
         assert rule.file in section, f"{correction.name}: {rule.file} is not named"
