@@ -62,10 +62,10 @@ def test_without_a_word_of_it_there_is_none(environ: dict[str, str]) -> None:
     ("changes", "line"),
     [
         ({"PROPHET_REPLICA": "somewhere"}, "PROPHET_REPLICA is 'somewhere'; it must be HOST:PORT"),
-        ({"PROPHET_REPLICA": "a:1", "PROPHET_COORDINATOR": ""}, "is set, and PROPHET_COORDINATOR is not"),
+        ({"PROPHET_REPLICA": "a:1", "PROPHET_COORDINATOR": ""}, "is set, but PROPHET_COORDINATOR is not"),
         ({"PROPHET_RESUME": "/none"}, "PROPHET_RESUME is '/none'; there is no such file"),
         ({"PROPHET_RESUME": "a:b"}, "PROPHET_RESUME is 'a:b'; it must be HOST:PORT"),
-        ({"PROPHET_RESUME": "{tokens}"}, "PROPHET_RESUME: {tokens}: no replica of a model ("),
+        ({"PROPHET_RESUME": "{tokens}"}, "PROPHET_RESUME: {tokens}: not a replica of a model ("),
         ({"PROPHET_RESUME": "127.0.0.1:1"}, "replica 127.0.0.1:1 cannot be reached (Connection refused)"),
         (
             {"PROPHET_RESUME": "127.0.0.1:1", "PROPHET_COORDINATOR": "", "PROPHET_COORDINATOR_TOKEN_FILE": ""},
