@@ -42,7 +42,7 @@ class Stragglers:
 
 @dataclass(frozen=True)
 class TrafficMix:
-    """Rates (bytes per second) that a direction of a NIC can have, with probabilities, drawn every `period_s`."""
+    """Rates (bytes per second) of a NIC's direction, with probabilities; one is drawn every `period_s`."""
 
     rates: tuple[float, ...]
     chances: tuple[float, ...]
