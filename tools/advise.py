@@ -1,7 +1,7 @@
-"""Predictions of `prophet advise` for six recorded jobs, beside real runs with the change made.
+"""Predictions of `prophet advise` for six recorded jobs, compared with real runs with the change made.
 
-Rule of this file: which pairs of configs/profiles/advise.yaml are compared. `make advice` runs it, for about 20 minutes
-on a quiet machine; it can be interrupted.
+Rule of this file: which pairs of configs/profiles/advise.yaml are compared. `make advice` runs it; it takes about 20
+minutes on a quiet machine and can be interrupted.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tools.studies import measured
 
 CONFIG = Path("configs/profiles/advise.yaml")
 CHANGES = ("twice-the-rate", "half-precision", "another-server", "prophet", "larger-batch", "ddp")
-"""Change from the first to the second cell, by pair of the config's cells."""
+"""Change from the first to the second cell, for each pair of the config's cells."""
 
 
 def followed(out: Path, number: int, change: str) -> dict[str, Any]:
-    """Return what came of advice: the pair of that number, of the runs in `out`. Times are seconds an iteration.
+    """Return the prediction and the result for pair `number` of the runs in `out`. Times are seconds per iteration.
 
-    `uncalibrated_s` is what the simulator says alone, without the first run's measured time. Raises UserError.
+    `uncalibrated_s` is the simulator's prediction without the first run's measured time. Raises UserError.
     """
     before, after = out / f"cell{2 * number}", out / f"cell{2 * number + 1}"
     situation, measured_s = of_run(before)
@@ -56,12 +56,12 @@ def followed(out: Path, number: int, change: str) -> dict[str, Any]:
 def _suggestion(advice: Advice, change: str) -> Suggestion:
     suggestion = next((each for each in advice.suggestions if each.change == change), None)
     if suggestion is None:
-        raise UserError(f"{change} is nothing that could be advised for {advice.job} under {advice.policy}")
+        raise UserError(f"{change} is not among the suggestions for {advice.job} under {advice.policy}")
     return suggestion
 
 
 def measure(out: Path, results: Path, *, config: str = str(CONFIG)) -> dict[str, Any]:
-    """Run what is missing, and advise. Times are `at_rest`: older measurements have medians. Raises UserError."""
+    """Run missing cells, and advise. `at_rest` marks times at rest: older data has medians. Raises UserError."""
     cells = len(load_experiment(Path(config)).cells)
     if cells != 2 * len(CHANGES):
         raise UserError(f"{config}: it has {cells} cells; {2 * len(CHANGES)} are wanted, a pair for each change")

@@ -1,12 +1,12 @@
-"""`make baselines`: what else a job on a slow network could do, in one run with Prophet: time to an accuracy.
+"""`make baselines`: Prophet compared with other remedies for a slow network, by time to an accuracy.
 
-Rule of this file: the ways, running them on the testbed, and what each took. A way that changes the gradients may need
-more iterations than another, so what counts is the time until the model is good. Times are seconds.
+Rule of this file: the ways to train, running them on the testbed, and their times, in seconds. A way that changes the
+gradients may need more iterations than another, so the measure is the time until the model is good.
 
-A rank is `python -m tools.baselines WAY`: an ordinary training script of a small transformer, with what torch offers
-against a slow network. Gradients are clipped by the norm of all. At its end rank 0 prints one line of JSON: the seconds
-of each iteration, and the share of words that the mean of all ranks' models predicts rightly after every EVERY of them.
-That time counts for none: before a look all ranks wait for their updates, which does count.
+A rank is `python -m tools.baselines WAY`: an ordinary training script of a small transformer, with torch's remedies for
+a slow network. Gradients are clipped by their global norm. Finally rank 0 prints one line of JSON: the seconds of each
+iteration, and the share of words that the mean of all ranks' models predicts correctly after every EVERY iterations.
+Evaluation is not timed. Before it, all ranks wait for their updates, which is timed.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ ITERATIONS = 96
 BATCH = 32
 LEARNING_RATE, RISING, CLIP_NORM = 0.0004, 10, 1.0
 EVERY = 4
-"""Iterations between two looks at the model."""
+"""Iterations between two evaluations of the model."""
 FIRST = 10
-"""Iterations with exact averages before PowerSGD or local SGD begins: their authors advise some."""
+"""Iterations with exact averages before PowerSGD or local SGD begins, as their authors advise."""
 RATES_BPS = (250e6,)
 TARGET = 0.85
-"""Share of right predictions to reach; 0.9 of the words can be known."""
+"""Share of correct predictions to reach; at most 0.9 of the words are predictable."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way to train. `hook` is what the job does, with a `size`: MB of a bucket, rank of a matrix, local steps."""
+    """One way to train. `hook` is the job's remedy, and `size` its parameter: bucket MB, matrix rank or local steps."""
 
     words: str
     hook: str = ""
@@ -77,7 +77,7 @@ WAYS: Mapping[str, Way] = {
 
 @dataclass(frozen=True)
 class Trained:
-    """One run: seconds of each iteration, and the share of right predictions after every EVERY of them."""
+    """One run: seconds of each iteration, and the share of correct predictions after every EVERY iterations."""
 
     way: str
     bandwidth_bps: float
@@ -85,14 +85,14 @@ class Trained:
     right: Sequence[float]
 
     def seconds_to(self, accuracy: float) -> float | None:
-        """Return the time to the first look at a model that is as good; None if there is none."""
+        """Return the time to the first evaluation with this accuracy; None if there is none."""
         ended_s = list(itertools.accumulate(self.iterations_s))
         looks = zip(ended_s[EVERY - 1 :: EVERY], self.right, strict=True)
         return next((time_s for time_s, right in looks if right >= accuracy), None)
 
 
 def train(way: str, bandwidth_bps: float) -> Trained:
-    """Train once on a testbed of two workers. Raises UserError."""
+    """Train once on a testbed with two workers. Raises UserError."""
     command = [sys.executable, "-m", "tools.baselines", way]
     own = without_jobs(os.environ)
     if WAYS[way].prophet:
@@ -102,14 +102,14 @@ def train(way: str, bandwidth_bps: float) -> Trained:
 
 
 def measure(out: Path, results: Path) -> list[list[Trained]]:
-    """Train in each way, by rate. Raises UserError."""
+    """Train in each way, and return the runs grouped by rate. Raises UserError."""
     cells = track(list(itertools.product(RATES_BPS, WAYS)), "baselines", console=Console(stderr=True))
     runs = [train(way, rate) for rate, way in cells]
     return [list(together) for _, together in itertools.groupby(runs, lambda run: run.bandwidth_bps)]
 
 
 def register(ddp: DistributedDataParallel, way: Way) -> Callable[[], None]:
-    """Register the way's hook. Returns what follows each step."""
+    """Register the way's hook. Return the function to call after each step."""
     if way.hook == "fp16":
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
     elif way.hook == "powersgd":

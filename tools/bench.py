@@ -1,6 +1,6 @@
-"""`make bench`: how fast the queue and the planner are, and how that has changed. A benchmark, not a test.
+"""`make bench`: speed of the queue and the planner, and the change since the last run. A benchmark, not a test.
 
-Rule of this file: measurements of pure parts in one process; whole jobs are measured by `prophet run`.
+Rule of this file: measurements of pure parts in one process; `prophet run` measures whole jobs.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from prophet_scheduler.policies import get_policy
 from tools import kept
 
 PENDING = 10_000
-"""Tasks that wait while the queue is measured."""
+"""Number of waiting tasks while the queue is measured."""
 OPERATIONS = 200_000
 GRADIENTS = 1_000
 PLANS = 15
 BUSY = 0.5
-"""Load average above which figures measure more than this process."""
+"""Load average above which other processes disturb the figures."""
 
 
 def plan_seconds() -> float:
-    """Return the median seconds of one `prophet` plan for 1,000 gradients in 50 steps."""
+    """Return the median seconds to make a `prophet` plan for 1,000 gradients in 50 steps."""
     gradients = tuple(
         GradientProfile(f"g{i}", 4096 + 997 * (i % 50), 0.6 * (1 - (i // 20) / 50), 0.3 / GRADIENTS)
         for i in range(GRADIENTS)
@@ -44,7 +44,7 @@ def plan_seconds() -> float:
 
 
 def measured() -> dict[str, float]:
-    """Return the figures: operations a second, microseconds, bytes and milliseconds."""
+    """Return the figures; names end in their units: operations per second, microseconds, bytes, milliseconds."""
     operations_per_s, gets = _native.measure(PENDING, OPERATIONS)
     return {
         "queue_ops_per_s": round(operations_per_s),
@@ -55,9 +55,9 @@ def measured() -> dict[str, float]:
 
 
 def measure(out: Path, results: Path) -> dict[str, Any]:
-    """Measure, and print the figures with their change to those that are kept, if this machine made them.
+    """Measure, and print the figures with their change from the kept ones if those are of this machine.
 
-    `load` is the machine's load average of the last minute before.
+    `load` is the machine's load average of the minute before.
     """
     before, here, load = kept.kept(results, "bench", dict[str, Any]), kept.here(), os.getloadavg()[0]
     if before is not None and before.measured.machine != here.machine:
@@ -67,7 +67,7 @@ def measure(out: Path, results: Path) -> dict[str, Any]:
         old = None if before is None else before.data["figures"].get(name)
         print(f"{name:26} {value:>12} {f'{value / old - 1:+8.1%}' if old else ''}".rstrip())
     if load > BUSY:
-        print(f"the load average was {load:.1f} before: leave the machine idle for figures that can be compared")
-    earlier = f"changes are to {before.measured.line('those')}" if before else "no earlier figures of this machine"
+        print(f"the load average was {load:.1f} before: leave the machine idle for comparable figures")
+    earlier = f"changes are from {before.measured.line('those')}" if before else "no earlier figures of this machine"
     print(f"{earlier} ({here.machine})")
     return {"figures": found, "load": load}

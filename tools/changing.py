@@ -1,7 +1,7 @@
-"""Networks that change under a job: the cells of configs/changing.yaml, and what is counted of iterations over time.
+"""Networks that change during a job: the cells of configs/changing.yaml, and statistics of iterations over time.
 
-Rule of this file: running and counting. `make changing` runs it, for about a quarter of an hour on a quiet machine.
-Times are seconds, rates bits per second.
+Rule of this file: running and counting. `make changing` runs it; it takes about 15 minutes on a quiet machine. Times
+are seconds, rates bits per second.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from tools.studies import measured, simulated_runs
 CONFIG = Path("configs/changing.yaml")
 STOCK, OURS = "stock", "prophet"
 SETTLED_S = 2 * DEFAULT_MONITOR_S
-"""Seconds after a network came from which its iterations count: two looks of the bandwidth monitor."""
+"""Seconds after a network's start until its iterations count: two intervals of the bandwidth monitor."""
 NEAR = 0.05
-"""Target: within this share of the job's time on that network by itself."""
+"""Target: an iteration is near if at most this share slower than on that network alone."""
 NEXT = 5
-"""Window of an iteration and those after it, whose median has to be near."""
+"""Number of consecutive iterations whose median has to be near."""
 
 
 @dataclass(frozen=True)
 class JobNetwork:
-    """A worker's network: the rate of its link, and what others take of one worker's."""
+    """A worker's network: the rate of its link, and the part of one worker's link that other traffic takes."""
 
     rate: float | None
     others: float = 0.0
@@ -46,10 +46,7 @@ class JobNetwork:
 
 @dataclass(frozen=True)
 class Regime:
-    """A network from one moment to another, counted from when the job had trained for an iteration.
-
-    The last one has no end.
-    """
+    """A network and its period, counted from the end of the job's first iteration. The last one has no end."""
 
     network: JobNetwork
     from_s: float
@@ -58,7 +55,7 @@ class Regime:
 
 @dataclass(frozen=True)
 class Series:
-    """One job: when each of its iterations began, and the last one ended. A simulated job has no status."""
+    """One job: the start of each iteration, and the end of the last. A simulated job has no status."""
 
     policy: str
     regimes: Sequence[Regime]
@@ -71,7 +68,7 @@ class Series:
 
 @dataclass(frozen=True)
 class RegimeRow:
-    """One network of a job that changes; `steady_s` is None if no job had it by itself."""
+    """One network of a job with several; `steady_s` is None if no job had only this network."""
 
     network: JobNetwork
     from_s: float
@@ -82,7 +79,7 @@ class RegimeRow:
 
     @property
     def off(self) -> float | None:
-        """Share by which it is slower than by itself."""
+        """Share by which it is slower than in a job with only this network."""
         return None if self.steady_s is None else self.ours_s / self.steady_s - 1
 
 
@@ -101,7 +98,7 @@ def regimes(cluster: ClusterConfig) -> list[Regime]:
 
 
 def iterations(series: Series, regime: Regime) -> list[tuple[float, float]]:
-    """Return (begin, counted from the regime's; duration) of the iterations that lie within it."""
+    """Return (start since the regime's start, duration) of each iteration that lies within the regime."""
     return [
         (begin - regime.from_s, end - begin)
         for begin, end in itertools.pairwise(series.starts_s)
@@ -110,19 +107,19 @@ def iterations(series: Series, regime: Regime) -> list[tuple[float, float]]:
 
 
 def settled_s(series: Series, regime: Regime) -> float | None:
-    """Return the mean once the network has been there for SETTLED_S; None if no iteration came then."""
+    """Return the mean iteration time from SETTLED_S after the regime's start; None if there is no such iteration."""
     settled = [took for since, took in iterations(series, regime) if since >= SETTLED_S]
     return fmean(settled) if settled else None
 
 
 def near_after(took: Sequence[float], steady_s: float) -> int | None:
-    """Return how many iterations pass before NEXT in a row are near; None if that never comes."""
+    """Return the number of iterations before the first NEXT in a row that are near; None if there are none."""
     runs = (median(took[place : place + NEXT]) for place in range(len(took) - NEXT + 1))
     return next((place for place, value in enumerate(runs) if value <= steady_s * (1 + NEAR)), None)
 
 
 def steady(jobs: Iterable[Series]) -> dict[JobNetwork, float]:
-    """Return Prophet's time on each network that a job had by itself."""
+    """Return Prophet's iteration time on each network that a job had from start to end."""
     by_network = {}
     for series in jobs:
         seen = [regime for regime in series.regimes if iterations(series, regime)]
@@ -135,7 +132,7 @@ def steady(jobs: Iterable[Series]) -> dict[JobNetwork, float]:
 
 
 def rows(jobs: Sequence[Sequence[Series]]) -> list[list[RegimeRow]]:
-    """Return a list for each cell with a network that changes; `jobs` are those of each cell."""
+    """Return the rows of each cell with a changing network; `jobs` are by cell."""
     by_itself = steady(series for cell in jobs for series in cell)
     cells = []
     for cell in jobs:
@@ -158,7 +155,7 @@ def rows(jobs: Sequence[Sequence[Series]]) -> list[list[RegimeRow]]:
 def series_of(
     policy: str, cluster: ClusterConfig, workers: Sequence[WorkerRecord], status: AgentStatus | None = None
 ) -> Series:
-    """Return what is kept of a job. A simulated one counts from its beginning, as its networks do."""
+    """Return a job's data to keep. A simulated job's times count from its beginning, as its networks do."""
     starts = [mark.start for mark in workers[0].marks]
     simulated = workers[0].start_s is None
     trained_s = starts[0] if simulated else max(worker.marks[1].start for worker in workers)
@@ -175,7 +172,7 @@ def series_of(
 
 
 def measure(out: Path, results: Path) -> list[list[Series]]:
-    """Return the jobs of each cell, after running the missing ones. Raises UserError."""
+    """Run missing jobs, and return all by cell. Raises UserError."""
     measured(CONFIG, out)
     jobs = []
     for number, cell in enumerate(load_experiment(CONFIG).cells):
@@ -190,7 +187,7 @@ def measure(out: Path, results: Path) -> list[list[Series]]:
 
 
 def simulate(out: Path, results: Path) -> list[list[Series]]:
-    """Return the same jobs on the simulator. Raises UserError."""
+    """Return the same jobs, run on the simulator. Raises UserError."""
     return [
         [series_of(name, cell.cell.cluster, runs[0].workers) for name, runs in cell.runs.items() if runs[0].workers]
         for cell in simulated_runs(load_experiment(CONFIG))

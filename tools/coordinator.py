@@ -1,8 +1,8 @@
-"""Cost of MLfabric's coordinator, and its behaviour when killed or flooded.
+"""Cost of MLfabric's coordinator, and its behavior when killed or flooded.
 
-Rule of this file: which loads are put on a real coordinator, and what is read of it. The coordinator is `prophet
-coordinate` in a process of its own; its workers are synthetic (coordinator_clients.py) but for those that outlive it,
-which are real clients. `make coordinator` takes about four minutes on a quiet machine.
+Rule of this file: the loads on a real coordinator, and its measurements. The coordinator is `prophet coordinate` in its
+own process. Its workers are synthetic (coordinator_clients.py), except that real clients outlive it. `make coordinator`
+takes about four minutes on a quiet machine.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from tools.figures import percentile
 
 TOKEN = "0123456789abcdef"
 PROBES = 10
-"""Workers in a process of their own, whose waits are shown: the process that makes the load is busy with others."""
+"""Number of workers whose waits are reported. They have their own process: the one that makes the load is busy."""
 LOADS = ((PROBES, 100.0), (100, 100.0), (1000, 100.0), (1000, 300.0), (1000, 1000.0))
-"""Workers and updates a second."""
+"""Workers, and updates per second of all of them."""
 WIRE_WORKERS = 12
 WIRE_PUSH_S = 0.01
 WIRE_RATE_BYTES = 1.25e9
 OUTLIVING = 4
-"""Real clients whose coordinator is killed."""
+"""Number of real clients whose coordinator is killed."""
 OUTLIVING_BOUND_S = 0.5
 PUSH_S = 0.01
-"""Seconds of one of their updates."""
+"""Seconds that one of their updates takes."""
 REQUESTS = 1_000_000
 START_S = 20.0
 
@@ -65,7 +65,7 @@ class Coordinator:
         return float(times.user + times.system)
 
     def end(self) -> dict[str, int]:
-        """End it as an operator does, and return its counts."""
+        """Terminate it as an operator does, and return its counts."""
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(START_S)
         status = json.loads(self._status.read_text(encoding="utf-8"))
@@ -74,7 +74,7 @@ class Coordinator:
 
 @contextlib.contextmanager
 def coordinating(folder: Path, listen: str = "127.0.0.1:0", options: Sequence[str] = ()) -> Iterator[Coordinator]:
-    """Run a coordinator from its first line to the end of the context. Raises UserError if it does not start."""
+    """Run a coordinator within the context, once it listens. Raises UserError if it does not start."""
     tokens, status = folder / "tokens", folder / "status.json"
     tokens.write_text(f"{TENANT} {TOKEN}\n", encoding="utf-8")
     tokens.chmod(0o600)
@@ -94,7 +94,7 @@ def coordinating(folder: Path, listen: str = "127.0.0.1:0", options: Sequence[st
 
 @contextlib.contextmanager
 def loaded(processes: int, options: Sequence[str] = ()) -> Iterator[tuple[Coordinator, Executor]]:
-    """Run a coordinator, and processes for its load that share nothing with this one."""
+    """Run a coordinator, and separate processes for its load."""
     spawn = multiprocessing.get_context("spawn")
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -110,8 +110,8 @@ def percentiles(what: str, values: Sequence[float]) -> dict[str, float]:
 
 
 def carried(workers: int, rate: float, seconds: float) -> dict[str, float]:
-    """Measure `workers` with `rate` updates a second in all, ten of them watched: waits from an Ask to its start, and
-    the share of a core that the coordinator used. Nothing else is on the wire.
+    """Measure `workers` with `rate` updates per second in all: PROBES workers' waits from Ask to start, and the share
+    of a core that the coordinator uses. Nothing else is on the wire.
     """
     rest, share = workers - PROBES, rate / workers
     with loaded(2) as (coordinator, processes):
@@ -138,8 +138,8 @@ def carried(workers: int, rate: float, seconds: float) -> dict[str, float]:
 
 
 def handed(seconds: float) -> dict[str, float]:
-    """Measure workers that always have an update waiting, each of 10 ms by the rates and of 7 to 12 in truth: the
-    wire's idle time between one update's end and the next one's start.
+    """Measure the wire's idle time between one update's end and the next one's start. Workers always have an update
+    waiting, which takes 10 ms by the rates and really 7 to 12 ms.
     """
     size = int(WIRE_RATE_BYTES * WIRE_PUSH_S)
     with loaded(1, ["--delay-bound", str(2 * WIRE_WORKERS)]) as (coordinator, processes):
@@ -152,7 +152,7 @@ def handed(seconds: float) -> dict[str, float]:
 
 
 class Outliving:
-    """Real clients, each in a thread that asks again and again."""
+    """Real clients, each in a thread that keeps asking."""
 
     def __init__(self, address: str) -> None:
         every = CoordinatorSettings(address, TENANT, TOKEN, OUTLIVING_BOUND_S)
@@ -189,10 +189,10 @@ class Outliving:
 
 
 def outlived(seconds: float) -> dict[str, Any]:
-    """Kill a coordinator in the middle of its work, and start another at the same place after a while.
+    """Kill a coordinator in the middle of its work, and later start another at the same address.
 
-    `longest_wait_s` is the longest that one update waited for it meanwhile, for its grant and for its Done to be heard;
-    `counted_of` has the updates that the second one has counted, and all that were pushed.
+    `longest_wait_s` is the longest that an update waited meanwhile, for its grant and for the answer to its Done.
+    `counted_of` has the number of updates that the second coordinator counted, and of all that were pushed.
     """
     logger, warnings = logging.getLogger("prophet_scheduler"), BufferingHandler(sys.maxsize)
     warnings.setLevel(logging.WARNING)
@@ -230,9 +230,9 @@ def outlived(seconds: float) -> dict[str, Any]:
 
 
 def flooded(requests: int, seconds: float) -> dict[str, float]:
-    """Flood with requests as fast as two connections can, while ten workers go on at 100 updates a second.
+    """Flood with requests as fast as two connections can, while ten workers continue at 100 updates per second.
 
-    Bytes are resident ones of the coordinator.
+    `before_bytes` and `after_bytes` are the coordinator's resident memory.
     """
     with loaded(2) as (coordinator, processes):
         settled = WorkerLoad(coordinator.address, TOKEN, 0, PROBES, 1.0, rate=100.0)
@@ -255,9 +255,9 @@ def flooded(requests: int, seconds: float) -> dict[str, float]:
 
 
 def measure(out: Path, results: Path, *, short: int = 0) -> dict[str, Any]:
-    """Measure all; `short`: two seconds each, to see that it works. Raises UserError.
+    """Measure all; with `short` for two seconds each, as a smoke test. Raises UserError.
 
-    `load` is the machine's load average of the last minute at the end.
+    `load` is the machine's load average of the last minute.
     """
     seconds = 2.0 if short else 15.0
     data = {

@@ -1,7 +1,7 @@
-"""Synthetic workers for tools.coordinator: many in one process, each with a connection of its own.
+"""Synthetic workers for tools.coordinator: many in one process, each with its own connection.
 
-Rule of this file: when workers ask and what they see, in seconds of the steady clock. They talk as a real worker does
-(prophet_mlfabric/conversation.py), without the update, which takes as long as it is told to.
+Rule of this file: when workers ask, and what they observe, in seconds of the monotonic clock. They use the real
+protocol (prophet_mlfabric/conversation.py), but an update is only a configured wait.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from prophet_scheduler.hub import Connection, Hub, Owner, lives_or_ends
 
 TENANT = "load"
 BOUND_S = 5.0
-"""Bound after which an update goes in arrival order. None should here: those that did are counted and shown."""
+"""Seconds after which an update goes in arrival order. None should: those that do are counted and shown."""
 MOST_WAITING = 50
-"""Most workers that wait to be welcome at once: a coordinator has room for so many strangers only."""
+"""Maximum workers that wait to be admitted at once: a coordinator accepts a limited number of strangers."""
 START_S = 60.0
-"""Seconds until all workers have to be welcome."""
+"""Maximum seconds until all workers are admitted."""
 
 
 @dataclass(frozen=True)
 class WorkerLoad:
-    """Load of one process of workers. Sizes in bytes, times in seconds, `rate` in updates a second of all of them.
+    """Load from one process of workers. Sizes in bytes, times in seconds, `rate` in updates per second of all workers.
 
-    `rate` 0: every worker asks as soon as its last update is applied. An update takes `takes` times `push_s` from its
-    start to its end, drawn evenly.
+    With `rate` 0 a worker asks as soon as its last update is applied. An update takes `push_s` times a factor drawn
+    uniformly from the range `takes`.
     """
 
     address: str
@@ -63,7 +63,7 @@ class WorkerLoad:
 
 @dataclass
 class Seen:
-    """Observations of a process's workers, in seconds: the time of each Ask to its start, and the idle time of the wire
+    """Observations of a process's workers, in seconds: the time from each Ask to its start, and the wire's idle time
     between the end of an update and the start of the next. `ungranted` counts updates without a grant.
     """
 
@@ -91,7 +91,7 @@ class _Worker:
 
 
 def drive(load: WorkerLoad) -> Seen:
-    """Run the workers for `load.seconds` after all are welcome. Raises UserError if they are not in START_S."""
+    """Run the workers for `load.seconds` once all are admitted. Raises UserError if that takes more than START_S."""
     os.nice(load.nice)
     with contextlib.closing(Hub(load.workers, math.inf)) as hub:
         return _Process(load, hub).run()
@@ -134,13 +134,13 @@ class _Process:
             action()
 
     def received(self, worker: _Worker) -> None:
-        """Handle what has come for one of the workers."""
+        """Handle messages to a worker."""
         for data in take_frames(worker.connection.received, MOST_ANSWER_BYTES):
             worker.conversation.receive(decode_answer(data), time.monotonic())
         self._look(worker)
 
     def _wake(self, worker: _Worker) -> None:
-        """Handle what is due without anything being received; mostly a beat a second."""
+        """Handle what is due without a message; mostly a heartbeat every second."""
         self._look(worker)
         self._agenda.at(max(worker.conversation.next_s, time.monotonic() + 0.2), partial(self._wake, worker))
 
@@ -156,7 +156,7 @@ class _Process:
             self._take(worker, result)
 
     def _ask(self, worker: _Worker) -> None:
-        """Ask for the next update: the last one is through."""
+        """Ask to send the next update; the last one has been applied."""
         talk, worker.asked_s = worker.conversation, time.monotonic()
         talk.ask(worker.updates, self._load.size_bytes, talk.version, 1.0, worker.asked_s)
         worker.updates += 1
@@ -185,9 +185,9 @@ class _Process:
 
 
 def flood(address: str, token: str, worker: int, requests: int) -> tuple[int, float]:
-    """Let one worker with the token, and a stranger without, send `requests` each as fast as they can.
+    """Let a worker with the token and a stranger without send `requests` each, as fast as they can.
 
-    Answers are read and forgotten. Returns (requests sent, seconds until the last was answered).
+    Answers are read and discarded. Return (requests sent, seconds until the last was answered).
     """
     talk = Conversation(
         Hello(tenant=TENANT, worker=worker, incarnation=os.getpid(), node="flood"), token, BOUND_S, time.monotonic()
@@ -212,7 +212,7 @@ def flood(address: str, token: str, worker: int, requests: int) -> tuple[int, fl
         nonsense = b'{"kind": "ask", "update": 0, "size_bytes": -1, "version": 0}'
         began = time.monotonic()
         for number in range(requests):
-            if not stranger.open:  # its time is over
+            if not stranger.open:  # timed out
                 stranger = hub.adopt(_connected(address), forgetful)
             welcome.send(framed(Ask(update=number, size_bytes=1, version=0)))
             stranger.send(len(nonsense).to_bytes(LENGTH_BYTES, "big") + nonsense)

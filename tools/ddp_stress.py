@@ -1,11 +1,11 @@
-"""Starts DistributedDataParallel jobs under Prophet again and again, with delays at random, and looks for a hang.
+"""Start DistributedDataParallel jobs under Prophet repeatedly, with random delays, to find hangs and wrong results.
 
-Rule of this file: the jobs, how they are started and what they must come to. `python -m tools.ddp_stress --starts 200`.
+Rule of this file: the jobs, how they start, and their expected results. `python -m tools.ddp_stress --starts 200`.
 
-Each start forks its ranks from this process, which has imported torch and nothing else, so each begins as a process of
-its own does. A job's gradients are whole numbers, so their sums are the same in any order, and it must have plain
-DistributedDataParallel's bits with any number of ranks. They depend on the weights of the moment: an update that came
-late, twice or not at all shows. Meanwhile rank 0 asks for another cut and another sequence again and again.
+Each start forks its ranks from this process, which has imported only torch, so each begins like a separate process. A
+job's gradients are whole numbers, so their sums are the same in any order, and the result must equal plain
+DistributedDataParallel's bit for bit with any number of ranks. Gradients depend on the current weights, so an update
+that is late, repeated or missing shows. Meanwhile rank 0 keeps asking for another cut and another sequence.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
-import torch._dynamo  # which the first optimizer imports, for seconds
+import torch._dynamo  # the first optimizer would import it, which takes seconds
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
@@ -44,7 +44,7 @@ LAYERS = 9
 LAYER_ROWS = (64, 3, 200, 17, 128, 1, 96, 250, 40)
 COLUMNS = 65
 KINDS = 6
-"""Kinds of jobs: with one module or two, with an evaluation on one rank or none, with layers that a rank leaves out."""
+"""Number of kinds of jobs: one module or two, each plain, with an evaluation on rank 0, or with layers left out."""
 
 
 class Wrong(Exception):
@@ -53,7 +53,7 @@ class Wrong(Exception):
 
 @dataclass(frozen=True)
 class StressJob:
-    """One start. `delay_s` is the longest of the delays, 0 for none; `seed` is that of the delays only."""
+    """One start. `delay_s` is the longest delay, 0 for none; `seed` only affects delays, cuts and sequences."""
 
     ranks: int
     kind: int
@@ -76,7 +76,7 @@ class StressJob:
 
 
 class WholeNumbers(torch.nn.Module):
-    """Layers whose gradients are whole numbers, and another one for every sign of a weight."""
+    """Layers whose gradients are whole numbers and depend on the signs of the weights."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -114,14 +114,14 @@ def train(
     delay: Callable[[], None] = lambda: None,
     before_iteration: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Train one worker's part on any engine, on `modules` and `optimizers` as it wraps them. Returns the results."""
+    """Train one worker's part on any engine, with `modules` and `optimizers` as it wraps them. Return the results."""
     bare = [getattr(module, "module", module) for module in modules]
     losses = hashlib.sha256()
     first_at = 0.0
     for iteration in range(job.iterations):
         numbers = torch.Generator().manual_seed(iteration * 100 + rank)
         data = torch.randint(-3, 4, (len(modules), LAYERS, COLUMNS), generator=numbers).float()
-        # Some that one rank alone leaves out, and one that all do.
+        # Three layers that this rank leaves out, and one that all do.
         left_out = {iteration % LAYERS, *torch.randperm(LAYERS, generator=numbers)[:3].tolist()} if job.varies else ()
         before_iteration()
         delay()
@@ -157,7 +157,7 @@ def train(
 
 
 def train_in_ddp(job: StressJob, rank: int) -> dict[str, Any]:
-    """Train one rank's part, with delays and, under Prophet, other cuts and sequences."""
+    """Train one rank's part, with delays and, under Prophet, changing cuts and sequences."""
     delays = random.Random(f"{job.seed} {rank}")
 
     def delay() -> None:
@@ -171,7 +171,7 @@ def train_in_ddp(job: StressJob, rank: int) -> dict[str, Any]:
 
 
 class ChangingCuts:
-    """Changes of cuts and sequences at random: rank 0 asks for them, and every rank counts those that come."""
+    """Random changes of cuts and sequences: rank 0 asks for them, and every rank counts those that take effect."""
 
     def __init__(self, modules: Sequence[Any], rank: int, seed: int) -> None:
         self.changes = 0
@@ -205,12 +205,12 @@ class ChangingCuts:
 
 
 def run_rank(jobs: Sequence[StressJob], rank: int, port: int, folder: Path) -> None:
-    """Run one rank in a process of its own: jobs alike in ranks and Prophet, one after another."""
+    """Run one rank of several jobs, one after another, in this process. Their `ranks` and `prophet` must be equal."""
     job = jobs[0]
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(job.ranks))
     if job.prophet:
         os.environ.update(PROPHET_SCHEDULER="prophet", PROPHET_CACHE="off")
-        import prophet_ddp.autoload  # noqa: F401, as the line in site-packages does
+        import prophet_ddp.autoload  # noqa: F401, as the .pth file in site-packages does
     dist.init_process_group("gloo")
     results = [train_in_ddp(each, rank) for each in jobs]
     (folder / f"rank{rank}.json").write_text(json.dumps(results))
@@ -219,10 +219,10 @@ def run_rank(jobs: Sequence[StressJob], rank: int, port: int, folder: Path) -> N
 
 
 def live(lives: Mapping[str, Callable[[], None]], folder: Path, limit_s: float) -> None:
-    """Fork a process for each of `lives` and wait for the ends of all; the output of each is in `folder`/NAME.log.
+    """Fork a process for each of `lives`, with its output in `folder`/NAME.log, and wait until all have exited.
 
-    Each ends as any process does, by leaving this function and its callers. Raises Wrong with their output if one
-    fails, or has not ended after `limit_s` seconds.
+    Each exits normally, by leaving this function and its callers. Raises Wrong with their output if one fails, or has
+    not exited after `limit_s` seconds.
     """
     pids = {}
     for name, life in lives.items():
@@ -257,9 +257,9 @@ def live(lives: Mapping[str, Callable[[], None]], folder: Path, limit_s: float) 
 
 
 def start(jobs: Sequence[StressJob], folder: Path, limit_s: float) -> list[list[dict[str, Any]]]:
-    """Return the ranks' results by job. They train one job after another: jobs alike in ranks and Prophet.
+    """Train one job after another in the same ranks, and return the ranks' results by job.
 
-    Raises Wrong with what they printed if one fails or hangs.
+    The jobs' `ranks` and `prophet` must be equal. Raises Wrong with the ranks' output if one fails or hangs.
     """
     port, ranks = free_port(), range(jobs[0].ranks)
     lives = {f"rank{rank}": functools.partial(run_rank, jobs, rank, port, folder) for rank in ranks}
@@ -272,7 +272,7 @@ def start(jobs: Sequence[StressJob], folder: Path, limit_s: float) -> list[list[
 
 
 def check(job: StressJob, truth: list[dict[str, Any]], results: list[dict[str, Any]]) -> None:
-    """Raise Wrong if a rank has other numbers than under plain DistributedDataParallel."""
+    """Raise Wrong if a rank's results differ from plain DistributedDataParallel's."""
     for rank, (result, wanted) in enumerate(zip(results, truth, strict=True)):
         for key in ("losses", "weights"):
             if result[key] != wanted[key]:
@@ -282,7 +282,7 @@ def check(job: StressJob, truth: list[dict[str, Any]], results: list[dict[str, A
 
 
 def stress(jobs: Sequence[StressJob], folder: Path, limit_s: float) -> int:
-    """Make each start, those without Prophet first. Returns the changes of cuts. Raises Wrong at the first error."""
+    """Run all jobs, first those without Prophet. Return the number of changes. Raises Wrong at the first error."""
     plain = {(job.ranks, job.kind): dataclasses.replace(job, prophet=False, delay_s=0.0) for job in jobs}
     truths: dict[StressJob, list[dict[str, Any]]] = {}
     for ranks in {job.ranks for job in jobs}:
@@ -299,21 +299,21 @@ def stress(jobs: Sequence[StressJob], folder: Path, limit_s: float) -> int:
 
 
 def main() -> None:
-    """Report what was run, or end with status 1 at the first error."""
+    """Report what was run, or exit with status 1 at the first error."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--starts", type=int, default=8)
     parser.add_argument("--iterations", type=int, default=50, help="of each start")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--delay-ms", type=float, default=3.0, help="the longest; a third of the moments has one")
+    parser.add_argument("--delay-ms", type=float, default=3.0, help="the longest; delays occur 30%% of the time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit-s", type=float, default=120.0, help="for one start")
     options = parser.parse_args()
-    gc.freeze()  # or the end of each rank would look at all that was imported
+    gc.freeze()  # or each rank's exit would visit all imported objects
     jobs = []
     for number in range(options.starts):
         ranks, kind = options.ranks[number % len(options.ranks)], number // len(options.ranks) % KINDS
         jobs.append(StressJob(ranks, kind, options.iterations, options.seed + number // 2, options.delay_ms / 1e3))
-    folder = Path(tempfile.mkdtemp())  # No `with`: a forked rank leaves through here as well.
+    folder = Path(tempfile.mkdtemp())  # No `with`: a forked rank also leaves through here.
     try:
         changes = stress(jobs, folder, options.limit_s)
     except Wrong as wrong:

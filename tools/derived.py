@@ -1,4 +1,4 @@
-"""Files that follow from code and kept results: tables of policies, schemas, the simulator's errors, the picture.
+"""Files derived from code and kept results: tables of policies, schemas, the simulator's errors, the picture.
 
 Rule of this file: the text of each file. `make pages` writes them; a test checks that they are up to date.
 """
@@ -25,7 +25,7 @@ SCHEMAS = ROOT / "docs" / "schemas"
 
 
 def policies_table() -> str:
-    """Return a row for each name that BYTEPS_SCHEDULER may have, and for none."""
+    """Return a table with a row for each value of BYTEPS_SCHEDULER, and for none."""
     rows = []
     for name, entry in all_definitions().items():
         page = f" ([page]({entry.page}))" if entry.page else ""
@@ -42,7 +42,7 @@ def options_table() -> str:
 
 
 def with_tables(page: str) -> str:
-    """Return docs/enabling.md with both tables as they are now. Raises ValueError if a mark is missing."""
+    """Return the text of docs/enabling.md with both tables up to date. Raises ValueError if a mark is missing."""
     for name, text in (("policies", policies_table()), ("options", options_table())):
         begin, end = f"<!-- {name}: made by tools/derived.py -->\n", f"<!-- end of {name} -->\n"
         start, stop = page.index(begin) + len(begin), page.index(end)
@@ -51,7 +51,7 @@ def with_tables(page: str) -> str:
 
 
 def errors_text() -> str:
-    """Return the simulator's errors for `prophet advise`, from the kept runs. Raises UserError."""
+    """Return the file of the simulator's errors for `prophet advise`, from kept runs. Raises UserError."""
     ratios: dict[str, list[float]] = {}
     for name in (VALIDATION, *ALL_REDUCES):
         stored = kept.kept(ROOT / kept.RESULTS, name, Study)

@@ -1,6 +1,6 @@
-"""Figures of the pages of results that take more than a look at the data, and tables whose columns hang on it.
+"""Numbers of the pages of results that must be computed from the data, and tables whose columns depend on it.
 
-Rule of this file: from kept values to numbers, rows and Markdown tables; no sentence. Times are seconds. A policy is
+Rule of this file: from kept values to numbers, rows and Markdown tables; no sentences. Times are seconds. A policy is
 faster than another if its iterations are shorter.
 """
 
@@ -35,20 +35,20 @@ Pair: TypeAlias = tuple[ConvergenceResult | None, ConvergenceResult | None]
 """Results of a contender in one cell, real and simulated."""
 DDP = engines()["ddp"]
 STOCK, OURS = DDP.stock, DDP.called_here("prophet")
-"""Names of DDP as it comes and of DDP under Prophet."""
+"""Names of unmodified DDP and of DDP under Prophet."""
 FIRST_PLAN = WARM_UP + FIRST_ESTIMATE
-"""Iterations after which the first plan is there."""
+"""Iterations until the first plan."""
 P10_TO_P90, OF_MEDIAN = 2.563, 1.2533
-"""Standard deviations of a normal distribution; and the error of a median over that of a mean."""
+"""Of a normal distribution: p90 - p10 in standard deviations; standard error of the median over that of the mean."""
 
 
 def joined(text: str) -> str:
-    """Return a page's text with one empty line at most between its parts."""
+    """Return a page's text with at most one empty line between its parts."""
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table with a header, ending in a line break."""
+    """Return a Markdown table with a header, ending in a newline."""
     lines = ["| " + " | ".join(row) + " |" for row in (columns, *rows)]
     return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:], ""])
 
@@ -59,12 +59,12 @@ def shown(value: float | None, form: str = ".3f", unknown: str = "-") -> str:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the value that so many percent have at most; nan without any."""
+    """Return this percentile of the values; nan without values."""
     return float(np.percentile(values or [np.nan], percent))
 
 
 def speedup(times_s: Mapping[str, float], name: str, other: str) -> float | None:
-    """Return how many times as fast `name` is as `other`; None if either failed or was not run."""
+    """Return the time of `other` over that of `name`; None if either failed or was not run."""
     return times_s[other] / times_s[name] if {name, other} <= set(times_s) else None
 
 
@@ -75,7 +75,7 @@ def gains(points: Iterable[Point], name: str, other: str) -> list[float]:
 
 
 def span(values: Iterable[float], form: str = ".0%") -> str:
-    """Return `12% to 46%`, or one value if the two are shown alike."""
+    """Return the range such as `12% to 46%`, or one value if both ends are formatted alike."""
     several = list(values)
     if not several:
         return "-"
@@ -84,7 +84,7 @@ def span(values: Iterable[float], form: str = ".0%") -> str:
 
 
 def fastest_other(cell: CellResult, name: str) -> tuple[str, float]:
-    """Return the fastest policy of a cell but `name`, and its time. Raises ValueError if there is none."""
+    """Return the fastest policy of a cell other than `name`, and its time. Raises ValueError if there is none."""
     return min(((other, time_s) for other, time_s in cell.times_s.items() if other != name), key=lambda pair: pair[1])
 
 
@@ -101,7 +101,7 @@ def of_bound(cell: CellResult, name: str) -> str:
 
 
 def same_weights(points: Iterable[Point], only: str | None = None) -> list[bool]:
-    """Return if final weights were stock's, of each policy of two workers that was compared, or of one policy alone."""
+    """Return if final weights were stock's, in each cell with two workers: of `only`, or of all policies but stock."""
     results = [
         policy.same_weights_as_stock
         for point in points
@@ -113,10 +113,10 @@ def same_weights(points: Iterable[Point], only: str | None = None) -> list[bool]
 
 
 class Standing(NamedTuple):
-    """Prophet in one cell: its time, stock's, those of its best choice set by hand, and of the fastest other contender.
+    """Prophet in one cell: its time, stock's, that of the best choice by hand, and the fastest other contender.
 
     `of_bound` is its time as a multiple of the lower bound, `over_*` are speedups over the others, and `ahead*` its
-    leads as shares of their times, below 0 if it is behind. `error` is the standard error of `ahead`.
+    leads as shares of their times, negative if it is slower. `error` is the standard error of `ahead`.
     """
 
     cell: CellResult
@@ -134,7 +134,7 @@ class Standing(NamedTuple):
 
 
 def standing(cell: CellResult, ours: str, stock: str, by_hand: Callable[[str], bool]) -> Standing | None:
-    """Return how Prophet stands in a cell; None if it, or every choice by hand, was not measured."""
+    """Compare Prophet with the others in a cell; None if it, or every choice by hand, was not measured."""
     times, bound_s = cell.times_s, cell.lower_bound_s
     chosen = [name for name in times if by_hand(name)]
     others = [name for name in times if name not in {*chosen, ours, stock}]
@@ -157,14 +157,14 @@ def standing(cell: CellResult, ours: str, stock: str, by_hand: Callable[[str], b
 
 
 def ddp_standings(cells: Iterable[CellResult], ours: str = OURS, stock: str = STOCK) -> list[Standing]:
-    """Return Prophet beside DDP with its best bucket size, of each cell in which both were measured."""
+    """Compare Prophet with DDP at its best bucket size, in each cell in which both were measured."""
     both = (cell for cell in cells if stock in cell.times_s)
     rows = (standing(cell, ours, stock, lambda name: name == stock or name.startswith(f"{stock}-")) for cell in both)
     return [row for row in rows if row is not None]
 
 
 def block_standings(study: Study, ours: str = "prophet", stock: str = "stock") -> list[Standing]:
-    """Return Prophet beside the best of fixed sizes and the fastest other, of each cell with Prophet and a size."""
+    """Compare Prophet with the best fixed size and the fastest other, in each cell with Prophet and a fixed size."""
     rows = []
     for place, point in study.configured():
         row, job = standing(point.cell, ours, stock, lambda name: name.startswith("fixed-")), place.job
@@ -175,9 +175,9 @@ def block_standings(study: Study, ours: str = "prophet", stock: str = "stock") -
 
 
 def error_s(result: PolicyResult, after_warmup: int) -> float:
-    """Return the standard error of an iteration's mean time, as if iterations were independent.
+    """Return the standard error of an iteration's mean time, assuming independent iterations.
 
-    If nothing but medians was kept, of `after_warmup` iterations of each repeat, they are assumed normally distributed.
+    If only a median was kept, of `after_warmup` iterations per repeat, times are assumed to be normally distributed.
     """
     if result.iterations:
         times_s = [time_s for run in result.iterations_s() for time_s in counted(run)]
@@ -190,8 +190,8 @@ def error_s(result: PolicyResult, after_warmup: int) -> float:
 class Gain(NamedTuple):
     """Prophet in one simulated cell: its lead over the best fixed size and the best other, as shares of their times.
 
-    `of_bound` are all times as multiples of the lower bound, and `any_blocks` the bound of any cut as one; `possible`
-    is the largest lead that any cut could have over the best fixed size.
+    `of_bound` has all times as multiples of the lower bound, and `any_blocks` is the bound for any cut as such a
+    multiple; `possible` is the largest lead that any cut could have over the best fixed size.
     """
 
     cell: CellResult
@@ -221,7 +221,7 @@ def block_gains(study: Study, ours: str = "prophet") -> list[Gain]:
 
 
 def any_blocks_s(cell: Cell) -> float | None:
-    """Return the bound of any cut in a cell whose workers' links are the narrow ones; None without profile or rate."""
+    """Return the bound for any cut in a cell. None unless it has a profile and workers' uplinks are the bottleneck."""
     links = seconds_per_bit(cell.cluster)
     if cell.wire is None or "worker uplink" not in links:
         return None
@@ -231,7 +231,7 @@ def any_blocks_s(cell: Cell) -> float | None:
 
 
 class Compared(NamedTuple):
-    """One policy in one cell: seconds of an iteration at rest, and the error of the simulated one as a share of it."""
+    """One policy in one cell: real and simulated seconds of an iteration at rest, and the latter's relative error."""
 
     policy: str
     setting: str
@@ -239,11 +239,11 @@ class Compared(NamedTuple):
     simulated_s: float
     error: float
     near: bool
-    """True if the error is at most a tenth."""
+    """True if the error is at most 10%."""
 
 
 def compared(points: Iterable[Point]) -> list[Compared]:
-    """Return the iteration times of both, one entry a policy and cell that ran both ways."""
+    """Return an entry for each policy and cell that ran both really and simulated."""
     rows = []
     for point in points:
         for name, (real_s, simulated_s) in point.real_and_simulated_s.items():
@@ -253,7 +253,7 @@ def compared(points: Iterable[Point]) -> list[Compared]:
 
 
 def sweep_grid(cell: CellResult, prefix: str = "bytescheduler-") -> str:
-    """Return the seconds of an iteration of policies PREFIX-CREDIT-PARTITION: a row a credit, a column a size."""
+    """Return the iteration times of policies PREFIX-CREDIT-PARTITION: a row per credit, a column per partition size."""
     named = {name: name.removeprefix(prefix).split("-") for name in cell.times_s if name.startswith(prefix)}
     times = {tuple(map(parse_size, sizes)): cell.times_s[name] for name, sizes in named.items()}
     credits, partitions = (sorted({sizes[place] for sizes in times}) for place in (0, 1))
@@ -265,7 +265,7 @@ def sweep_grid(cell: CellResult, prefix: str = "bytescheduler-") -> str:
 
 
 def samples_per_s(cell: CellResult, workers: int, name: str) -> float | None:
-    """Return the samples a second of one worker at rest, as papers have them; None if the policy failed."""
+    """Return one worker's samples per second at rest, as papers report them; None if the policy failed."""
     policy = cell.measured(name)
     if policy is None or policy.samples_per_s is None or policy.time_s is None or policy.rest_s is None:
         return None
@@ -277,13 +277,13 @@ def rate(cell: CellResult, workers: int, name: str) -> str:
 
 
 def patterns(folder: str) -> list[tuple[Profile, Sequence[Step]]]:
-    """Return the recorded profiles of a folder with the steps that the profiler finds in each."""
+    """Return the recorded profiles of a folder, each with the steps that the profiler finds in it."""
     profiles = [load_profile(path) for path in sorted(Path(folder).glob("*.json"))]
     return [(profile, find_steps(profile)) for profile in profiles]
 
 
 def lost(points: Sequence[Point], name: str) -> float | None:
-    """Return the share of a worker's samples a second that is lost from the first point to the last."""
+    """Return the share of a worker's samples per second that is lost from the first point to the last."""
     first, last = (samples_per_s(point.cell, point.workers, name) for point in (points[0], points[-1]))
     return None if first is None or last is None else 1 - last / first
 
@@ -301,7 +301,7 @@ def came_to(real: Mapping[str, Study], simulated: Mapping[str, Any]) -> dict[str
 
 
 def ratios(of_cell: Mapping[str, Pair], other: str, ours: str) -> list[float | None]:
-    """Return the time to the loss of `other` over ours, real and simulated: above 1 if ours is ahead."""
+    """Return the time to the target loss of `other` over that of `ours`, real and simulated: above 1 if ours leads."""
     times = [
         [each and each.time_to_loss_s for each in both] for both in zip(of_cell[ours], of_cell[other], strict=True)
     ]
@@ -309,29 +309,29 @@ def ratios(of_cell: Mapping[str, Pair], other: str, ours: str) -> list[float | N
 
 
 def nearness(cells: Mapping[str, Mapping[str, Pair]], policy: str) -> list[float]:
-    """Return the simulated seconds of an applied update over the real ones, by cell with both."""
+    """Return the simulated time of an applied update over the real one, for each cell with both."""
     pairs = [of[policy] for of in cells.values()]
     times = [(real.update_s, simulated.update_s) for real, simulated in pairs if real and simulated]
     return [simulated_s / real_s for real_s, simulated_s in times if real_s and simulated_s]
 
 
 def needed(comparisons: Iterable[RingComparison], update_s: float, workers: int) -> list[float]:
-    """Return the updates a message with which MLfabric would be as fast as the ring, by cell."""
+    """Return, by cell, the updates per message at which MLfabric would be as fast as the ring."""
     return [comparison.needed(update_s, workers) for comparison in comparisons]
 
 
 def of_paper(name: str) -> float:
-    """Return the paper's ratio to the ring, of a cell such as `c1-n1`."""
+    """Return the paper's ratio to the ring for a cell such as `c1-n1`."""
     compute, _, network = name.upper().partition("-")
     return PAPER_TABLE_2[compute, network]
 
 
 WARM_UP_ITERATIONS = 100
-"""Iterations after which growth of memory is counted: one-time allocations are done by then."""
+"""Iterations after which memory growth counts: one-time allocations are done by then."""
 
 
 def message_bytes(run: Mapping[str, Any], role: str, messages: int) -> float | None:
-    """Return the growth in bytes a message, the slope of a line through the samples; None if there are too few."""
+    """Return the growth in bytes per message, the slope of a line through the samples; None if there are too few."""
     warm = np.array(run["iterations"]) >= WARM_UP_ITERATIONS
     if warm.sum() < 3:
         return None
@@ -349,9 +349,9 @@ def megabytes_at(run: Mapping[str, Any], role: str, iteration: int) -> float | N
 
 
 def follows(data: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the numbers that the simulator takes from gloo's all-reduces, for a machine with two cores.
+    """Return the simulator's constants from measurements of gloo's all-reduces, for a machine with two cores.
 
-    They are from small operations on a link with a delay, from many at once without one, and from large ones.
+    They come from small operations on a link with a delay, from many at once without one, and from large ones.
     """
     delay_s = 0.005
     plain, delayed = (
@@ -365,7 +365,7 @@ def follows(data: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     (small, _), (large, many) = min(bare), max(bare)
     rounds, small_s = 2, bare[small, many]
     return {
-        # From rank to rank a message takes the delays of both links.
+        # A message from rank to rank has the delays of both links.
         "ways_a_message": (late[small, 1] - bare[small, 1]) / (2 * delay_s) / rounds,
         "message_s": small_s / (2 * rounds),
         "moved_rate": rounds * large / (bare[large, many] - small_s),
@@ -380,11 +380,11 @@ class GpuPair(NamedTuple):
     runs: list[Mapping[str, Any]]
     times: list[Times]
     same_weights: str
-    """`yes` or `no`, and `-` for runs that were not of the same length."""
+    """`yes`, `**no**`, or `-` for runs of different lengths."""
 
 
 def pairs(runs: Sequence[Mapping[str, Any]]) -> list[GpuPair]:
-    """Return the jobs that ran without Prophet and then with it."""
+    """Return the jobs that ran both without Prophet and, after that, with it."""
     by_job: dict[str, list[Mapping[str, Any]]] = {}
     for run in runs:
         by_job.setdefault(repr(run["job"]), []).append(run)
@@ -403,21 +403,21 @@ Watched: TypeAlias = Mapping[str, Any]
 
 
 def _beside_nothing(data: Watched, variant: str, rank: int | None = None) -> list[tuple[Any, Any]]:
-    """Return by cycle and rank the turn of `variant`, and that of nothing."""
+    """Return, by cycle and rank, the turn of `variant` and the turn of `nothing`."""
     base = {(turn["rank"], turn["cycle"]): turn for turn in data["turns"] if turn["variant"] == "nothing"}
     turns = (turn for turn in data["turns"] if turn["variant"] == variant and rank in (None, turn["rank"]))
     return [(turn, base[turn["rank"], turn["cycle"]]) for turn in turns]
 
 
 def delayed(data: Watched, variant: str, key: str) -> list[float]:
-    """Return by cycle and rank what `variant` takes more than nothing does, as a share of that."""
+    """Return, by cycle and rank, the share by which `variant` takes more than `nothing`."""
     return [turn[key] / nothing[key] - 1 for turn, nothing in _beside_nothing(data, variant)]
 
 
 def watching_share(data: Watched, variant: str, rank: int, *, counted: bool) -> list[float]:
-    """Return by cycle the processor time of watching as a share of an iteration, with the calls of training's threads.
+    """Return, by cycle, the processor time of watching as a share of an iteration, with calls in training's threads.
 
-    `counted`: the time of the code that only watches; else the time of Prophet's threads beyond the turn of nothing.
+    With `counted`, the time of code that only watches; else that of Prophet's threads beyond the turn of `nothing`.
     """
     called_s = sum(call["count"] * call["call_s"] for call in data["calls"] if call["rank"] == rank)
     return [
@@ -428,12 +428,12 @@ def watching_share(data: Watched, variant: str, rank: int, *, counted: bool) -> 
 
 
 def scattered(values: Sequence[float]) -> str:
-    """Return the median and its standard error, from the median deviation."""
+    """Return the median and its standard error, from the median absolute deviation."""
     middle = float(np.median(values))
     scatter = 1.4826 * float(np.median(np.abs(np.array(values) - middle)))
     return f"{middle:+.2%} ({1.25 * scatter / len(values) ** 0.5:.2%})"
 
 
 def beside_judge(rows: Iterable[Any]) -> list[float]:
-    """Return the tuner's regret after 100 iterations over that of the rules before it, by family of jobs."""
+    """Return, by family of jobs, the tuner's regret after 100 iterations over that of the rules it replaced."""
     return [row.tuner.regret[1] / row.judge.regret[1] for row in rows if row.judge]

@@ -1,7 +1,7 @@
-"""Map of what Prophet gains over DDP: simulated jobs from much communication to little, and a figure of them.
+"""Map of Prophet's gains over DDP: simulated jobs from much communication to little, and a figure of them.
 
-Rule of this file: which jobs there are, their gains, and the figure. `make map` takes about three minutes. Times are
-seconds, sizes bytes. A gain is another time over Prophet's, so 1 is no gain.
+Rule of this file: the jobs, their gains, and the figure. `make map` takes about three minutes. Times are seconds, sizes
+bytes. A gain is another contender's time over Prophet's, so 1 is no gain.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ MODELS = {
     "BERT-base": ("bert-base", 438_000_000),
     "VGG-16": ("vgg16", 553_000_000),
 }
-"""Profile and bytes of the gradients."""
+"""Profile, and bytes of the gradients."""
 RATIOS = (0.2, 0.33, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0)
-"""Seconds of computing over those that a rank's bytes take at RATE."""
+"""Seconds of computing over the seconds that a rank's bytes take at RATE."""
 SHOWN = (0.33, 1.0, 3.0)
-"""Ratios of the page's table."""
+"""Ratios in the page's table."""
 RANKS = (2, 4, 8)
 DELAYS_MS = (0, 5, 20)
-"""Delay of each link each way; from rank to rank there are two."""
+"""Delay of each link in each direction; a message from rank to rank crosses two links."""
 BUCKETS_MB = (1, 2, 5, 10, 25, 50, 100)
-"""Bucket sizes that the best one is among, beside DDP's default."""
+"""Bucket sizes, beside DDP's default, of which the best is taken."""
 BACKWARD = 2 / 3
 """Share of backward in computing."""
 WARM_UP = 3
 LITTLE = 0.05
-"""Gain over the best bucket size below which nothing is worth a change."""
+"""Gain over the best bucket size below which a change is not worthwhile."""
 COLOURS = {2: "#2f6db3", 4: "#e08214", 8: "#7b3294"}
-"""By ranks."""
+"""By number of ranks."""
 STYLES: Mapping[str, Mapping[str, Any]] = {
     "Prophet over DDP as it comes": {},
     "Prophet over its best bucket size": {"ls": "--"},
@@ -64,7 +64,7 @@ NOTHING: Mapping[str, Any] = {"label": f"under {LITTLE:.0%} to gain over the bes
 
 @dataclass(frozen=True)
 class Curve:
-    """One model on one network: the bound and an iteration of each contender, a value for each of RATIOS."""
+    """One model on one network: lower bound and iteration time of each contender, with a value for each of RATIOS."""
 
     model: str
     ranks: int
@@ -74,7 +74,7 @@ class Curve:
 
 
 class Gains(NamedTuple):
-    """Gains of a curve over DDP as it comes and over its best bucket size; `possible` is the bound's over the first."""
+    """Gains of a curve over unmodified DDP and over its best bucket size. `possible` is the bound's over the former."""
 
     over_default: Array
     over_best: Array
@@ -93,19 +93,19 @@ def gains(curve: Curve) -> Gains:
 
 
 def limit(ratio: float) -> float:
-    """Return the most that an order alone can gain: all hidden that can be, over nothing hidden (TicTac's 1 + S)."""
+    """Return the maximum gain of an order alone: from no overlap to perfect overlap (TicTac's 1 + S)."""
     return (1 + ratio) / max(1.0, ratio)
 
 
 def chosen(curves: Iterable[Curve], which: str, ratios: Iterable[float], **network: int) -> list[float]:
-    """Return the gains `which` of all models at these ratios, on networks with these `ranks` and `delay_ms`."""
+    """Return field `which` of Gains for all models at these ratios, on networks with these `ranks` and `delay_ms`."""
     places = [RATIOS.index(ratio) for ratio in ratios]
     alike = (curve for curve in curves if all(getattr(curve, key) == value for key, value in network.items()))
     return [float(getattr(gains(curve), which)[place]) for curve in alike for place in places]
 
 
 def errors(points: Iterable[Point]) -> list[tuple[float, float]]:
-    """Return by cell the error of real gains as a share of simulated ones: over DDP as it comes, over its best size."""
+    """Return, by cell, real gains over simulated ones less 1: over unmodified DDP, and over its best bucket size."""
     rows = []
     for point in points:
         times = point.real_and_simulated_s
@@ -148,7 +148,7 @@ def simulated(model: str, ranks: int, delay_ms: int) -> Curve:
 
 
 def draw(curves: Sequence[Curve], path: Path) -> None:
-    """Draw a panel for each delay and model: gains, the bound, the limit, and in grey where little is to be gained."""
+    """Draw a panel for each delay and model: gains, the bound, the limit, and in gray where little can be gained."""
     pyplot = need_pyplot()
     figure, panels = pyplot.subplots(
         len(DELAYS_MS), len(MODELS), sharex=True, sharey="row", figsize=(9.5, 9.2), layout="constrained"
@@ -186,8 +186,8 @@ def _draw_panel(axes: Any, curves: Sequence[Curve]) -> None:
 
 
 def measure(out: Path, results: Path) -> list[Curve]:
-    """Simulate all; the figure goes into `results`. Raises MissingPackage without matplotlib, and OSError."""
-    need_pyplot()  # before minutes are spent
+    """Simulate all, and draw the figure in `results`. Raises MissingPackage without matplotlib, and OSError."""
+    need_pyplot()  # fail before minutes are spent
     networks = list(itertools.product(MODELS, RANKS, DELAYS_MS))
     curves = [simulated(*each) for each in track(networks, "map")]
     draw(curves, results / FIGURE)

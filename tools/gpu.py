@@ -1,11 +1,11 @@
 """Jobs on a GPU, with Prophet and without: iteration times and weights, on BytePS and on DDP over NCCL.
 
-Rule of this file: which jobs, and what is kept of a run. What a worker does is gpu_job.py's. A run that is there
-already is not made again, so it can be interrupted.
+Rule of this file: the jobs, and the data kept of each run. gpu_job.py is the worker. A finished run is not repeated, so
+this can be interrupted.
 
-Two workers share one GPU; each is in a network namespace of its own, with a link of its own. NCCL refuses two ranks on
-one GPU of one host, so each is told that it is another host (NCCL_HOSTID), and they talk over sockets, as two machines
-with a GPU each. BytePS must be a CUDA build (docs/engine.md).
+Two workers share one GPU; each has its own network namespace and link. NCCL refuses two ranks on one GPU of one host,
+so each gets another host's identity (NCCL_HOSTID), and they communicate over sockets, like two machines with a GPU
+each. BytePS must be a CUDA build (docs/engine.md).
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ BASES: Mapping[str, tuple[str, str]] = {
 """Policies without and with Prophet, by engine. Those named after gloo use NCCL here, since the script asks for it."""
 FIRST_PORT = 24900
 NCCL = {"NCCL_SHM_DISABLE": "1", "NCCL_P2P_DISABLE": "1", "NCCL_IB_DISABLE": "1"}
-"""Settings that leave NCCL nothing that two machines with a network between them would not have."""
+"""Settings that limit NCCL to what it can use between two machines on a network."""
 
 
 @dataclass(frozen=True)
 class GpuJob:
-    """`how` are the words that gpu_job.py knows; `bandwidth` is that of each worker's link, or `none`."""
+    """One job. `how` are options of gpu_job.py; `bandwidth` is that of each worker's link, or `none`."""
 
     engine: str
     model: str
@@ -78,7 +78,9 @@ JOBS = (
 
 @dataclass(frozen=True)
 class GpuRun:
-    """One worker's run, of `gradient_bytes`: seconds of all iterations, and a digest of its weights and all it saw."""
+    """One worker's run: bytes of its gradients, seconds of each iteration, a digest of its weights and all values it
+    saw, and its peak memory on the device.
+    """
 
     job: GpuJob
     policy: str
@@ -94,13 +96,13 @@ def command_of(job: GpuJob, folder: Path) -> list[str]:
 
 
 def settings_of(node: str, interface: str) -> dict[str, str]:
-    """Return the environment that lets two workers share a GPU, and gives the same bits in each run."""
+    """Return the environment that lets two workers share a GPU and makes runs bit-for-bit reproducible."""
     same = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     return same | NCCL | {"NCCL_HOSTID": node, "NCCL_SOCKET_IFNAME": interface, DDP_NCCL: "1"}
 
 
 def run_of(job: GpuJob, policy: str, out: Path, port: int) -> GpuRun:
-    """Make one run. Raises UserError if it failed or stood still."""
+    """Make one run. Raises UserError if it fails or hangs."""
     cluster = ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": job.bandwidth})
     folder = out / f"{job.name}-{policy}"
     with testbed_of(cluster) as testbed:
@@ -114,10 +116,7 @@ def run_of(job: GpuJob, policy: str, out: Path, port: int) -> GpuRun:
 
 
 def measure(out: Path, results: Path, *, engine: str = "") -> None:
-    """Make the runs that are not there yet, of one engine or of both, beside what is kept of the other.
-
-    Raises UserError.
-    """
+    """Make missing runs of one engine or both, and keep them with those kept of the other. Raises UserError."""
     if engine not in ("", *BASES):
         raise UserError(f"engine={engine}: its engines are {', '.join(BASES)}")
     if not torch.cuda.is_available():
@@ -134,7 +133,7 @@ def measure(out: Path, results: Path, *, engine: str = "") -> None:
 
 
 def beside_others(runs: Sequence[GpuRun], results: Path) -> list[GpuRun]:
-    """Return the runs, and those that are kept of engines that have none among them."""
+    """Return the runs, with the kept runs of other engines."""
     stored, engines_run = kept.kept(results, NAME, list[GpuRun]), {run.job.engine for run in runs}
     others = [run for run in (stored.data if stored else ()) if run.job.engine not in engines_run]
     return sorted([*runs, *others], key=lambda run: list(BASES).index(run.job.engine))

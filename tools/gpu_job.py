@@ -3,10 +3,10 @@
     gpu_job.py ENGINE MODEL ITERATIONS FOLDER [half] [clips] [looks]
 
 Rule of this file: an ordinary program, which knows nothing of Prophet. It prints its progress (`connected`, `iteration
-N`, `weights DIGEST`) and leaves FOLDER/workerN.json: seconds of each iteration, what it saw, and a digest of both.
-ENGINE is ddp, or else BytePS. `half`: gradients travel in half precision; `clips`: the norm of all of them is limited;
-`looks`: two backward passes make a gradient, the device is waited for in each iteration, and now and then a second
-stream looks at gradients and weights. Without a GPU the processor trains, over gloo.
+N`, `weights DIGEST`) and writes FOLDER/workerN.json: seconds of each iteration, values it saw, and a digest of these
+and the weights. ENGINE is ddp, or anything else for BytePS. `half`: gradients are sent in half precision; `clips`:
+their global norm is clipped; `looks`: two backward passes make a gradient, each iteration waits for the device, and at
+times a second stream reads gradients and weights. Without a GPU the processor trains, over gloo.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 BATCHES = 8
-"""Batches that the iterations take in turn, on the device before the first."""
+"""Number of batches that iterations use in turn. They are on the device before the first iteration."""
 CLIPPED_TO = 1.0
 
 
@@ -56,7 +56,7 @@ def batch_of(name: str, number: int, rank: int) -> tuple[torch.Tensor, torch.Ten
 
 
 class OnDdp:
-    """DistributedDataParallel, over NCCL where there is a GPU."""
+    """DistributedDataParallel, over NCCL if there is a GPU, else over gloo."""
 
     def __init__(self) -> None:
         torch.distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
@@ -81,8 +81,8 @@ class OnDdp:
 
     def end(self) -> None:
         torch.distributed.destroy_process_group()
-        # Without what Python does at its end: torch would wait there, with Python's lock, for gloo's thread, which may
-        # wait for that lock to free a hook.
+        # Skip Python's finalization: torch would wait there, holding the GIL, for gloo's thread, which may wait for the
+        # GIL to free a hook.
         os._exit(0)
 
 
@@ -108,7 +108,7 @@ class OnByteps(OnDdp):
         return contextlib.nullcontext()
 
     def sums(self, device: torch.device) -> None:
-        """Sum tensors on the device and on the host, each time new ones under the same name."""
+        """Sum tensors on the device and on the host: new tensors each time, under the same names."""
         for step in range(10):
             for where in dict.fromkeys([device, torch.device("cpu")]):
                 own = torch.full((300_000,), float(self.rank + step), device=where)
@@ -127,7 +127,7 @@ class OnByteps(OnDdp):
 
 
 def norms(values: Sequence[torch.Tensor], beside: torch.cuda.Stream | None) -> float:
-    """Return the sum of norms, as the stream `beside` sees the values after the current one."""
+    """Return the sum of norms, computed on the stream `beside` after the current stream's work."""
     if beside is not None:
         beside.wait_stream(torch.cuda.current_stream())
     with contextlib.nullcontext() if beside is None else torch.cuda.stream(beside):

@@ -1,7 +1,7 @@
-"""Cost of noticing every use of a parameter.
+"""Cost of detecting every use of a parameter.
 
-Rule of this file: measuring on one core. No network: a stand-in for BytePS keeps an update pending for as long as a
-measurement lasts. `make guard` runs it, for about two minutes on a quiet machine.
+Rule of this file: measuring on one core. There is no network: a stand-in for BytePS keeps an update pending during a
+measurement. `make guard` runs it; it takes about two minutes on a quiet machine.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ REPEATS = 9
 WIDTHS = (64, 128, 256)
 """Widths of the transformer's layers."""
 REPLAY_ITERATION_S = 0.9
-"""Seconds of computing in an iteration of the replay (configs/replay-resnet50.yaml), which sleeps them."""
+"""Seconds of computing, as sleep, in an iteration of the replay (configs/replay-resnet50.yaml)."""
 
 
 class Held:
-    """BytePS for two workers, as far as the front end needs it: sent tensors come back when `release` is called."""
+    """Stand-in for BytePS with two workers, as the front end needs it: transfers end when `release` is called."""
 
     __name__ = "byteps.torch"
     Compression = types.SimpleNamespace(none=None, fp16="fp16")
@@ -57,12 +57,12 @@ def timed(work: Callable[[], Any]) -> float:
 
 
 def cost_of(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: float | None = None) -> dict[str, Any]:
-    """Measure the costs of one model; `iteration_s` is given if its computing is slept elsewhere.
+    """Measure the costs of one model. `iteration_s` None is measured; the replay's is given, since it sleeps.
 
-    They are processor seconds: of one sample's forward pass without and with a watch on every call, of step() until it
-    returns, and of an iteration of the same model with its optimizer alone.
+    Costs are processor seconds: of one sample's forward pass without and with a watch on every call, of step() until it
+    returns, and of an iteration of the same model with its own optimizer.
 
-    Watching adds to a forward pass by its calls and not by what they compute. So both are measured on one sample, where
+    Watching adds a cost to each call, however much the call computes. So both are measured on one sample, where
     computing does not hide the difference.
     """
     sample = inputs[:1, :1]
@@ -72,7 +72,7 @@ def cost_of(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: floa
     front_end.install(held)
     model_optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     optimizer = held.DistributedOptimizer(model_optimizer, model.named_parameters())
-    # An update that nothing uses: as long as it is pending, every call is watched.
+    # An update of a parameter that nothing uses: while it is pending, every call is watched.
     unused = nn.Parameter(torch.zeros(1))
     other = held.DistributedOptimizer(torch.optim.SGD([unused], 0.1), [("unused", unused)])
 
@@ -95,7 +95,7 @@ def cost_of(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: floa
 
     took: dict[str, list[float]] = {name: [] for name in ("plain", "watched", "step", "iteration")}
     original, held.poll = held.poll, lambda handle: True  # type: ignore[method-assign]
-    for _ in range(3):  # as long as step() waits, to see how the program reaches its parameters
+    for _ in range(3):  # at first step() waits, to learn how the program reaches its parameters
         optimizer.zero_grad()
         backward()
         optimizer.step()
@@ -113,12 +113,12 @@ def cost_of(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: floa
         settle()
         if iteration_s is None and len(took["iteration"]) < 5:
             took["iteration"].append(timed(whole_iteration))
-            # The hooks have sent these gradients too.
+            # The hooks have sent these gradients as well.
             optimizer.step()
             settle()
     if iteration_s is None:
         iteration_s = statistics.median(took["iteration"])
-    # The machine's speed drifts by more than the difference, which the least of many shows best.
+    # The machine's speed drifts by more than the difference; the minimum of many shows it best.
     least = {"forward_s": min(took["plain"]), "watched_s": min(took["watched"])}
     parameters = len(list(model.parameters()))
     others = {"step_s": statistics.median(took["step"]), "iteration_s": iteration_s}
@@ -126,20 +126,20 @@ def cost_of(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: floa
 
 
 def transformer(width: int) -> tuple[nn.Module, torch.Tensor]:
-    """Return a hundred small layers with 4 heads, and a batch of 16 sequences of 32."""
+    """Return a model of 100 small layers with 4 heads, and a batch of 16 sequences of length 32."""
     torch.manual_seed(0)
     layers = [nn.TransformerEncoderLayer(width, 4, 2 * width, batch_first=True) for _ in range(100)]
     return nn.Sequential(*layers), torch.randn(16, 32, width)
 
 
 def chain() -> tuple[nn.Module, torch.Tensor]:
-    """Return as many gradients as ResNet-50 has, each in a module of its own, as in the replay."""
+    """Return a model with as many gradients as ResNet-50, each in its own module, as in the replay, and an input."""
     torch.manual_seed(0)
     return nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(161))), torch.randn(1, 1, 4)
 
 
 def measure(out: Path, results: Path) -> dict[str, Any]:
-    """Measure the replay's model and transformers; `load` is the load average of the last minute at the end."""
+    """Measure the replay's model and transformers; `load` is the load average of the last minute."""
     torch.set_num_threads(1)
     costs = [
         cost_of("replay of ResNet-50", *chain(), iteration_s=REPLAY_ITERATION_S),

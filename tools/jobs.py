@@ -1,8 +1,7 @@
 """Jobs of a maintainer's own script on the testbed.
 
-Rule of this file: one job from start to end, and how that ended. The tools that run jobs count the results
-(released.py, gpu.py). The network tells a hung job from a slow one: nothing of note has gone through any worker's
-interface for a while.
+Rule of this file: one job from start to end, and how it ended. The tools that run jobs evaluate the results
+(released.py, gpu.py). A job is hung, not just slow, if workers' interfaces have had almost no traffic for a while.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from prophet_scheduler.lab.testbed import Testbed
 
 POLL_S = 0.1
 ONE_THREAD = {"BYTEPS_OMP_THREAD_PER_GPU": "1"}
-"""BytePS's own setting for sums and copies: the threads of OpenMP, four for each of its own, wait for work without ever
-sleeping. On two cores the server then needs seconds for a key."""
+"""BytePS's setting for threads of sums and copies. By default each of its threads has four OpenMP threads, which spin
+while they wait; on two cores the server then needs seconds for a key."""
 NOISE_BYTES = 10_000
-"""Bytes through a worker's interface below which there is no progress: ARP, and TCP's own traffic."""
+"""Bytes through a worker's interface that are no progress: ARP, and TCP's own traffic."""
 
 Process = subprocess.Popen[bytes]
 End = Literal["trained", "failed", "stopped", "late", "ended"]
@@ -40,7 +39,7 @@ End = Literal["trained", "failed", "stopped", "late", "ended"]
 
 @dataclass(frozen=True)
 class Marks:
-    """Progress in the log of a worker; `iteration` is the last that it has finished, 0 before."""
+    """Progress in a worker's log; `iteration` is the last that it finished, 0 before the first."""
 
     connected: bool = False
     iteration: int = 0
@@ -54,10 +53,10 @@ class Marks:
 
 @dataclass(frozen=True)
 class Ended:
-    """End of a job, with the `marks` of the worker that came least far.
+    """End of a job, with the `marks` of the worker that made the least progress.
 
-    `trained` to its end; `failed` with the status of a role; `stopped` if nothing moved any more; `late` if it moved
-    but the time was over; `ended` by an observer. `why` is one line for those.
+    `trained`: it finished; `failed`: a role exited with an error; `stopped`: traffic ceased; `late`: it timed out while
+    there was traffic; `ended`: by an observer. `why` is one line about the last four.
     """
 
     end: End
@@ -66,11 +65,11 @@ class Ended:
 
 
 Look = Callable[[Marks, Mapping[str, Process]], str | None]
-"""Function called at every poll with the marks of the last worker and the processes by role; a reason ends the job."""
+"""Function called at every poll with the slowest worker's marks and the processes by node; a reason ends the job."""
 
 
 def read_marks(log: str) -> Marks:
-    """Read the marks in a worker's output so far. A last line without its end does not count yet."""
+    """Read the marks in a worker's output so far. An incomplete last line does not count yet."""
     lines = log[: log.rfind("\n") + 1].splitlines()
     iterations = [line.split()[1] for line in lines if line.startswith("iteration ")]
     weights = [line.split()[1] for line in lines if line.startswith("weights ")]
@@ -82,7 +81,7 @@ def least(marks: Sequence[Marks]) -> Marks:
 
 
 def interface_bytes(text: str) -> int:
-    """Return all bytes received and sent, from the text of /proc/PID/net/dev, without the loopback's."""
+    """Return all bytes received and sent, except on the loopback, from the text of /proc/PID/net/dev."""
     total = 0
     for line in text.splitlines()[2:]:
         name, _, counts = line.partition(":")
@@ -94,7 +93,7 @@ def interface_bytes(text: str) -> int:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits in seconds: without any progress, and for the whole job."""
+    """Time limits in seconds: without progress, and for the whole job."""
 
     still_s: float = 30.0
     whole_s: float = 240.0
@@ -111,17 +110,17 @@ def run_job(
     look: Look = lambda marks, processes: None,
     settings: Callable[[str], Mapping[str, str]] = lambda node: ONE_THREAD,
 ) -> Ended:
-    """Run workers with this script and its arguments on the testbed, whose nodes are the cluster's, and the other
-    roles.
+    """Run workers with this script and its arguments, and the other roles, on the testbed, whose nodes are the
+    cluster's.
 
-    Workers print the marks. `settings` are of a node, besides those of the engine and the policy. Logs go into
-    `folder`. Nothing is left running.
+    Workers print the marks. `settings` returns a node's environment beyond that of the engine and the policy. Logs go
+    into `folder`. Nothing is left running.
     """
     folder.mkdir(parents=True, exist_ok=True)
     nodes = nodes_of(policy.engine, cluster)
     workers = [node for node in nodes if is_worker(node)]
     addresses = {node: testbed.address(node) for node in cluster.nodes}
-    with tempfile.TemporaryDirectory(prefix="prophet-") as sockets:  # names of UNIX sockets are short
+    with tempfile.TemporaryDirectory(prefix="prophet-") as sockets:  # paths of UNIX sockets must be short
         processes: dict[str, Process] = {}
         try:
             for node in nodes:
@@ -140,7 +139,7 @@ def run_job(
 def watched(
     processes: Mapping[str, Process], workers: Sequence[str], folder: Path, limits: Limits, look: Look
 ) -> Ended:
-    """Wait for the workers' ends, or for a reason to wait no longer."""
+    """Wait until the workers exit, or until there is a reason to stop waiting."""
     began = time.monotonic()
     watch = Watch(limits.still_s, began)
     while True:
@@ -164,7 +163,7 @@ def watched(
 
 
 def said_by_ranks(command: Sequence[str], workers: Sequence[str], nodes: Testbed, shell: Mapping[str, str]) -> Any:
-    """Run `command` as a rank on each worker, and return the JSON of the last line of it. Raises UserError."""
+    """Run `command` as a rank on each worker, and return the last line that is JSON, parsed. Raises UserError."""
     said: list[str] = []
     status = run_ranks(command, workers, nodes, said.append, shell=shell)
     found = [line for line in said if line.startswith("{")]
@@ -174,7 +173,7 @@ def said_by_ranks(command: Sequence[str], workers: Sequence[str], nodes: Testbed
 
 
 def moved(processes: Mapping[str, Process], workers: Sequence[str]) -> int:
-    """Return the traffic through the workers' interfaces, in units above noise. An ended worker counts one."""
+    """Return the traffic through the workers' interfaces in units of NOISE_BYTES. A worker that has exited counts 1."""
     moved = 0
     for worker in workers:
         try:

@@ -1,8 +1,8 @@
-"""Data of the pages of results: data/NAME.json beside the pages, with its time, place and commit, and dated notes.
+"""Data of the pages of results: data/NAME.json beside the pages, with its date, machine and commit, and dated notes.
 
-Rule of this file: reading and writing what is kept, and no page. A tool that measures keeps its numbers here, so that
-`make pages` needs no measurement; a page says in Provenance's one line where they come from. `notes/NAME.md` is written
-by hand and says when it was measured: numbers whose data is gone, and single observations.
+Rule of this file: reading and writing kept data; no pages. Measuring tools keep their numbers here, so that `make
+pages` needs no measurement; Provenance's line on a page says where they come from. `notes/NAME.md` is written by hand,
+with the date of measurement: numbers whose data is gone, and single observations.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Provenance:
-    """`date` is a day (ISO), `commit` short, with `+` if tracked files had changes."""
+    """Origin of data. `date` is ISO without time; `commit` is short, followed by `+` if tracked files had changes."""
 
     date: str
     commit: str
@@ -44,11 +44,11 @@ class Provenance:
 
     @property
     def machine(self) -> str:
-        """Return the machine as far as others' results can be compared with it."""
+        """Description of the machine; results are comparable if it is the same."""
         return f"{self.processor}, {self.cores} core{'' if self.cores == 1 else 's'}"
 
     def line(self, done: str = "Measured") -> str:
-        """Return the line of a page; `done` is what was done."""
+        """Return the line for a page, beginning with `done`."""
         return f"{done} on {self.date} at commit {self.commit} on {self.machine}."
 
 
@@ -57,7 +57,7 @@ def here() -> Provenance:
 
 
 def commit() -> str:
-    """Return the commit of the checkout, or `unknown`. Files that measurements write are no change."""
+    """Return the commit of the checkout, or `unknown`. Files that measurements write do not count as changes."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *arguments]
@@ -71,7 +71,7 @@ def commit() -> str:
 
 
 def processor() -> str:
-    """Return the machine's name of its processor, from Linux, or the architecture."""
+    """Return the processor's name as Linux reports it, or else the architecture."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else ()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -80,7 +80,7 @@ def processor() -> str:
 
 @dataclass(frozen=True)
 class KeptData(Generic[T]):
-    """Data that is kept of a measurement, and when and where it was `measured`."""
+    """Kept data of a measurement, and when and where it was `measured`."""
 
     measured: Provenance
     data: T
@@ -88,7 +88,7 @@ class KeptData(Generic[T]):
 
 @dataclass(frozen=True)
 class Point:
-    """One cell of a config, with its number of workers, and the same cell simulated if it was."""
+    """One cell of a config, with its number of workers, and the same cell simulated, if it was."""
 
     cell: CellResult
     workers: int
@@ -96,25 +96,25 @@ class Point:
 
     @property
     def real_and_simulated_s(self) -> dict[str, tuple[float, float]]:
-        """Return the time of an iteration at rest, both ways, under each policy that has both."""
+        """Real and simulated time of an iteration at rest, for each policy that has both."""
         real_s, simulated_s = self.cell.rests_s, {} if self.simulated is None else self.simulated.rests_s
         return {name: (real_s[name], simulated_s[name]) for name in real_s if name in simulated_s}
 
 
 @dataclass(frozen=True)
 class Study:
-    """A config that was run: its content, and its cells."""
+    """A config that was run: its content, and its cells' results."""
 
     config: Mapping[str, JsonValue]
     points: Sequence[Point]
 
     @property
     def cells(self) -> list[CellResult]:
-        """Return the cells as they were run."""
+        """Results of the real runs."""
         return [point.cell for point in self.points]
 
     def configured(self) -> list[tuple[Cell, Point]]:
-        """Return each point with its cell of the config. Raises UserError if the config has other cells now."""
+        """Return each point with its cell of the config. Raises UserError if their numbers differ."""
         cells = experiment_of(self.config, Path("kept.yaml")).cells
         if len(cells) != len(self.points):
             raise UserError(f"{len(self.points)} cells are kept of a config that has {len(cells)}; measure it again")
@@ -122,7 +122,7 @@ class Study:
 
 
 def study_of(experiment: Experiment, results: Results, simulated: Results | None = None) -> Study:
-    """Return what is kept of an experiment's results. Raises UserError if they are of another config."""
+    """Return the part of an experiment's results to keep. Raises UserError if they are of another config."""
     others = [None] * len(results.cells) if simulated is None else [small(cell) for cell in simulated.cells]
     if not len(others) == len(results.cells) == len(experiment.cells):
         raise UserError(f"{experiment.file}: its results are of another config; run it again")
@@ -134,7 +134,7 @@ def study_of(experiment: Experiment, results: Results, simulated: Results | None
 
 
 def still_simulated(study: Study, former: Study) -> Study:
-    """Return `study`, with the `former` simulated results of cells that were measured alike and not simulated anew."""
+    """Return `study`; cells without a simulation get that of the same measurement in `former`, if any."""
 
     def simulated(point: Point) -> CellResult | None:
         cell = point.cell
@@ -145,7 +145,7 @@ def still_simulated(study: Study, former: Study) -> Study:
 
 
 def small(cell: CellResult) -> CellResult:
-    """Return `cell` without large fields that no page shows."""
+    """Return `cell` without large fields, which no page shows."""
     policies = {
         name: PolicyResult.model_validate(policy.model_dump(exclude_unset=True, exclude=LARGE))
         for name, policy in cell.policies.items()
@@ -162,9 +162,9 @@ def keep(
     *,
     replaces: Sequence[str] = (),
 ) -> None:
-    """Write data/`name`.json, whole or not at all, and remove the notes that it replaces.
+    """Write data/`name`.json atomically, and remove the notes that it replaces: that of the same name, and `replaces`.
 
-    They are that of the same name, and those that `replaces` names. `measured` is here and now where left out.
+    `measured` None is here and now.
     """
     content = {
         "schema": 1,
@@ -179,7 +179,7 @@ def keep(
 
 
 def kept(results: Path, name: str, kind: type[T]) -> KeptData[T] | None:
-    """Return what `keep` wrote, None if nothing is kept under that name. Raises UserError."""
+    """Return what `keep` wrote; None if nothing is kept under that name. Raises UserError."""
     path = data_file(results, name)
     if not path.exists():
         return None
@@ -197,16 +197,13 @@ def data_file(results: Path, name: str) -> Path:
 
 
 def note(results: Path, name: str) -> str:
-    """Return the dated note of that name, with its links as they are on a page; "" if there is none."""
+    """Return the dated note of that name, with links adjusted for a page; "" if there is none."""
     path = results / "notes" / f"{name}.md"
     return path.read_text(encoding="utf-8").replace("](../", "](") if path.exists() else ""
 
 
 def read_pieces(path: Path, kind: type[T]) -> list[T]:
-    """Return the pieces of a long measurement, a line of JSON each, of this `kind`; none if there is no file.
-
-    Raises UserError.
-    """
+    """Return the pieces of a long measurement, one line of JSON each; none if there is no file. Raises UserError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     except (OSError, ValueError) as error:
@@ -228,9 +225,9 @@ def resumed(
     key_of: Callable[[T], Any],
     goes_on: Callable[[], bool] = lambda: True,
 ) -> list[T]:
-    """Return the pieces in `path`, after making those that are missing of `keys` while `goes_on`.
+    """Return the pieces in `path`, after making those missing for `keys` while `goes_on` is True.
 
-    `make` gets the place of a key and the key. Several pieces may have the same key. Raises UserError.
+    `make` gets the index of a key and the key. Several pieces may have the same key. Raises UserError.
     """
     pieces = read_pieces(path, kind)
     there = [key_of(piece) for piece in pieces]
@@ -245,7 +242,7 @@ def resumed(
 
 
 def add_piece(path: Path, piece: Any) -> None:
-    """Add a piece. Makes the folder."""
+    """Append a piece. Creates the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as lines:
         lines.write(to_json(piece) + b"\n")

@@ -1,6 +1,6 @@
-"""Lines of each room beside their most, which pyproject.toml has: `make lint` fails where one has more.
+"""Lines of each room and their limits, which are in pyproject.toml: `make lint` fails if a room has more.
 
-Rule of this file: counting lines of tracked code. A change that needs more lines raises the figure, and so says it.
+Rule of this file: counting lines of tracked code. A change that needs more lines raises the limit, which shows it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CODE = ("*.py", "*.pyi", "*.h", "*.cc", "*.j2", "*.js", "*.css", "*.html", "*.to
 
 
 def lines_by_room(rooms: Mapping[str, int]) -> dict[str, int]:
-    """Return the lines of tracked code in each room, a path's beginning. A file counts in the longest that it is in."""
+    """Return the lines of tracked code in each room, a path prefix. A file counts in its longest room."""
     listed = subprocess.run(["git", "ls-files", *CODE], cwd=ROOT, capture_output=True, text=True, check=True)
     found = dict.fromkeys(rooms, 0)
     for name in listed.stdout.splitlines():
@@ -32,7 +32,7 @@ def lines_by_room(rooms: Mapping[str, int]) -> dict[str, int]:
 
 
 def main() -> int:
-    """Print the table. Returns 1 if a room has more lines than its most."""
+    """Print the table. Return 1 if a room has more lines than its limit."""
     rooms: dict[str, int] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["prophet"]["lines"]
     found = lines_by_room(rooms)
     table = Table("room", "lines", "at most")

@@ -1,10 +1,10 @@
-"""A training script with as many gradients, and of such a size, as its arguments say, for the maintainers' jobs.
+"""A training script for maintainers' jobs, with a given number and size of gradients.
 
     many_gradients.py GRADIENTS BYTES ITERATIONS
 
-Rule of this file: an ordinary PyTorch program of BytePS, which knows nothing of Prophet. It prints its progress:
-`connected` when one number has gone to every worker, `iteration N`, and at the end `weights` with their digest. The
-weights are zeros at first, so they need no broadcast, which sends one tensor at a time.
+Rule of this file: an ordinary PyTorch program with BytePS, which knows nothing of Prophet. It prints its progress:
+`connected` after a first sum over all workers, `iteration N`, and finally `weights` with their digest. Initial weights
+are zeros, so they need no broadcast, which sends one tensor at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 
 class SmallLayer(torch.nn.Module):
-    """One gradient: adds its weights to its input."""
+    """Layer with one gradient. Adds the sum of its weights to its input."""
 
     def __init__(self, elements: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ def main() -> None:
     )
     for iteration in range(iterations):
         optimizer.zero_grad()
-        # Another gradient on each worker: a wrong sum changes the weights.
+        # Each worker has another gradient, so a wrong sum changes the weights.
         (model(torch.zeros(1)) * (1.0 + bps.rank())).sum().backward()
         optimizer.step()
         print("iteration", iteration + 1, flush=True)

@@ -1,8 +1,7 @@
-"""Measurements of one kind each, kept for the pages of results: `python -m tools.measure NAME [KEY=VALUE...]`.
+"""Measurements whose data is kept for the pages of results: `python -m tools.measure NAME [KEY=VALUE...]`.
 
-Rule of this file: which measurements there are, and keeping what one came to. A measurement is a function:
-it gets a folder for its work, the folder of results, and options, and returns the data to keep, if any.
-Configs that are run for a page are those of studies.py.
+Rule of this file: the list of measurements, and keeping their data. A measurement is a function: it gets a folder for
+its work, the folder of results, and options, and returns the data to keep, if any. studies.py runs configs for pages.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ MEASUREMENTS: Mapping[str, str] = {
     "testbed": "testbed.links",
     "watching": "overhead.measure",
 }
-"""Function of each measurement, by the name of its data."""
+"""Function of each measurement, by name of its data."""
 
 
 def options_of(measure: Any, given: Sequence[str]) -> dict[str, Any]:
-    """Return the options KEY=VALUE, each of the type of its default. Raises UserError."""
+    """Parse options KEY=VALUE, each with the type of its default. Raises UserError."""
     known = {name: each.default for name, each in inspect.signature(measure).parameters.items() if each.kind == 3}
     options = {}
     for text in given:
@@ -68,11 +67,11 @@ def function_of(name: str) -> Any:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure and keep; exit status 2 with one line for an error of the user's."""
+    """Measure and keep. A user's error is one line and exit status 2."""
     parser = page_parser("measure", __doc__)
     parser.add_argument("name", choices=MEASUREMENTS)
-    parser.add_argument("options", nargs="*", metavar="KEY=VALUE", help="what the measurement's defaults are not to be")
-    parser.add_argument("--out", type=Path, help="folder for its work; build/NAME where left out")
+    parser.add_argument("options", nargs="*", metavar="KEY=VALUE", help="options, if not the measurement's defaults")
+    parser.add_argument("--out", type=Path, help="folder for its work; default: build/NAME")
     options = parser.parse_args(arguments)
 
     def work() -> int:

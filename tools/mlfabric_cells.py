@@ -1,13 +1,13 @@
-"""MLfabric's nine cells: on real transfers, simulated with their very job, and the paper's 30 workers.
+"""MLfabric's nine cells: with real transfers, simulated with the same job, and with the paper's 30 workers.
 
-Rule of this file: the configs of configs/mlfabric in, numbers out, and no text. `make mlfabric` runs both, for about
-half an hour on a quiet machine; a real cell that an earlier run left is not run again. A simulated one reads no clock,
-and one config gives one result. Times are seconds, of a simulated cell virtual ones.
+Rule of this file: the configs of configs/mlfabric in, numbers out; no text. `make mlfabric` runs both; it takes about
+half an hour on a quiet machine, and does not repeat finished real cells. A simulated cell reads no clock, so a config
+always gives the same result. Times are seconds, virtual ones in a simulated cell.
 
 A simulated cluster is the config's: its workers, its rates (the draw of `rate_mix` itself, over time), its slow
-computations (of the same streams), the size of its update. The job is the config's, too: the model is trained on the
+computations (from the same streams), the size of its update. The job is also the config's: the model is trained on the
 same samples in the same batches with the same steps, and evaluated where a real worker evaluates it. So the same code
-counts a simulated and a real cell (prophet_scheduler/lab/convergence.py).
+evaluates simulated and real cells (prophet_scheduler/lab/convergence.py).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tools.kept import Study
 from tools.studies import measured
 
 OURS, RELEASED, IN_STEP, RING = "mlfabric", "released", "in-step", "ring"
-"""Contenders of the configs."""
+"""Contenders in the configs."""
 CONFIGS = Path("configs/mlfabric")
 CELLS = tuple(f"{compute}-{network}" for compute in ("c1", "c2", "c3") for network in ("n1", "n2", "n3"))
 EVERY = "all"
@@ -51,7 +51,7 @@ PAPER_BOUND = 30
 SEEDS = (0, 1, 2)
 
 RealCells = dict[str, dict[str, Study]]
-"""Studies that are kept, as `cells`, by the name of a cell such as `c1-n1`."""
+"""Kept studies, under the key `cells`, by name of a cell such as `c1-n1`."""
 Floats = NDArray[np.float32]
 Samples = tuple[Floats, NDArray[np.int64]]
 """Features and labels."""
@@ -59,9 +59,9 @@ Samples = tuple[Floats, NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class SimulatedCell:
-    """A config's cluster: each contender's result, and the causes of the difference to the ring.
+    """A config's cluster: each contender's result, and the causes of the difference from the ring.
 
-    `update_s` is how long the server's NIC receives one update.
+    `update_s` is the time in which the server's NIC receives one update.
     """
 
     contenders: Mapping[str, ConvergenceResult]
@@ -73,9 +73,9 @@ class SimulatedCell:
 
 @dataclass(frozen=True)
 class PaperCell:
-    """The paper's cluster. `ratios` are the ring's time over MLfabric's at equally many updates, by seed.
+    """The paper's cluster. `ratios` are the ring's time over MLfabric's for equal numbers of updates, by seed.
 
-    `comparison` is the median seed's.
+    `comparison` is that of the seed with the median ratio.
     """
 
     ratios: Sequence[float]
@@ -84,7 +84,7 @@ class PaperCell:
 
 @dataclass(frozen=True)
 class MlfabricSimulated:
-    """Cells that are kept, by the name of a cell such as `c1-n1`."""
+    """Kept cells, by name such as `c1-n1`."""
 
     cells: Mapping[str, SimulatedCell]
     paper: Mapping[str, PaperCell]
@@ -92,7 +92,7 @@ class MlfabricSimulated:
 
 @lru_cache(maxsize=1)
 def _samples(features: int, workers: int) -> tuple[Sequence[Samples], Samples]:
-    """Return the samples that each worker of a job trains on, and those that all evaluate."""
+    """Return the samples that each worker of a job trains on, and those on which all evaluate."""
     made = Features(features)
 
     def of(data: Digits, most: int | None = None) -> Samples:
@@ -102,9 +102,9 @@ def _samples(features: int, workers: int) -> tuple[Sequence[Samples], Samples]:
 
 
 class DigitsTrainee(Trainee):
-    """Job of prophet_scheduler/lab/jobs/pytorch/asynchronous.py as the cluster trains it: weights [features, classes].
+    """Job of prophet_scheduler/lab/jobs/pytorch/asynchronous.py for the cluster to train: weights [features, classes].
 
-    It leaves the marks and losses that a real job's workers leave.
+    It records the same marks and losses as a real job's workers.
     """
 
     def __init__(self, job: AsynchronousJob, workers: int) -> None:
@@ -134,7 +134,7 @@ class DigitsTrainee(Trainee):
         chosen = next(self._batches[worker])
         slope: Floats = softmax(inputs[chosen] @ model, axis=1)
         slope[np.arange(len(chosen)), labels[chosen]] -= 1
-        # In step a step has the mean of all workers' gradients, and is as many times as long: their sum.
+        # In step, a real step is the mean of all workers' gradients times their number: the sum.
         update: Floats = inputs[chosen].T @ slope * (-self._rate / np.float32(len(chosen)))
         return update, float(np.linalg.norm(update))
 
@@ -148,14 +148,14 @@ class DigitsTrainee(Trainee):
 
 
 def cluster_of(cell: Cell) -> tuple[AsynchronousJob, Setting, Rates]:
-    """Return the cluster of a config's cell. Raises UserError for one that has nothing to simulate.
+    """Return the cluster of a config's cell. Raises UserError if the cell cannot be simulated.
 
-    Real rates begin once every worker has ended its first iteration, simulated ones with the job.
+    Real rates begin once every worker has finished its first iteration, simulated ones with the job.
     """
     job, cluster = cell.job, cell.cluster
     server, worker = cluster.bandwidth.rate("server0"), cluster.bandwidth.default
     if not isinstance(job, AsynchronousJob) or server is None or worker is None:
-        raise UserError("a cell of MLfabric's has a job of kind asynchronous, and links with a rate")
+        raise UserError("a cell of MLfabric needs a job of kind asynchronous, and links with a rate")
     mix = cluster.rate_mix
     period_s = 5.0 if mix is None else mix.period_s
     periods = 1 if mix is None else math.ceil(mix.until_s / period_s)
@@ -170,7 +170,7 @@ def cluster_of(cell: Cell) -> tuple[AsynchronousJob, Setting, Rates]:
         bandwidth=server / 8,
         model_bytes=float(job.features * BYTES_A_FEATURE),
         compute_s=job.compute_s,
-        overlap=0.0,  # one tensor, whose gradient is there at the end
+        overlap=0.0,  # one tensor, whose gradient is complete only at the end
         eager=True,
         block_bytes=float(DEFAULT_PARTITION_BYTES),
         seed=job.seed,  # of the slow computations, whose streams are the real job's
@@ -184,7 +184,7 @@ def delay_bound(cell: Cell) -> int | None:
 
 
 def simulate_cell(cell: Cell) -> SimulatedCell:
-    """Simulate a cell's cluster, with all contenders. Raises UserError for a config that has nothing to simulate."""
+    """Simulate a cell's cluster, with all contenders. Raises UserError if the cell cannot be simulated."""
     job, setting, rates = cluster_of(cell)
     methods = {RELEASED: ASYNC, OURS: mlfabric_a(delay_bound(cell)), IN_STEP: PS_SYNC, RING: RR_SYNC}
     trainees = {name: DigitsTrainee(job, setting.workers) for name in methods}
@@ -209,7 +209,7 @@ def simulate_cell(cell: Cell) -> SimulatedCell:
 
 
 def worker_records(trainee: DigitsTrainee, record: Record, iterations: int | None) -> list[WorkerRecord]:
-    """Return what workers leave. With `iterations`, each one's number, updates were counted: some may be dropped."""
+    """Return workers' records. With each worker's number of `iterations`, updates are counted: some may be dropped."""
     workers = []
     for rank, (marks, done) in enumerate(zip(trainee.marks, trainee.convergence, strict=True)):
         delays = [delay for worker, delay in zip(record.by_worker, record.delays, strict=True) if worker == rank]
@@ -222,7 +222,7 @@ def worker_records(trainee: DigitsTrainee, record: Record, iterations: int | Non
 
 
 def paper_cell(compute: str, network: str, horizon_s: float = PAPER_S) -> PaperCell:
-    """Return one of Table 2's cells such as ("C1", "N1") on the paper's cluster."""
+    """Return a cell of Table 2, such as ("C1", "N1"), on the paper's cluster."""
     comparisons = []
     for seed in SEEDS:
         setting = setting_of(compute, network, seed)
@@ -233,15 +233,15 @@ def paper_cell(compute: str, network: str, horizon_s: float = PAPER_S) -> PaperC
 
 
 def chosen(cells: str) -> Sequence[str]:
-    """Return the names of cells such as `c1-n1,c1-n2`, or of all. Raises UserError."""
+    """Return the names in a list such as `c1-n1,c1-n2`, or all. Raises UserError."""
     names = CELLS if cells == EVERY else tuple(cells.split(","))
     if unknown := set(names) - set(CELLS):
-        raise UserError(f"{min(unknown)} is no cell; they are {', '.join(CELLS)}")
+        raise UserError(f"{min(unknown)} is no cell; cells are {', '.join(CELLS)}")
     return names
 
 
 def measure(out: Path, results: Path, *, cells: str = EVERY) -> RealCells:
-    """Run what is missing of these cells, beside what is kept of the others. Raises UserError."""
+    """Run missing parts of these cells, and return them with the kept others. Raises UserError."""
     stored, names = kept.kept(results, "mlfabric", RealCells), chosen(cells)
     studies = {} if stored is None else stored.data["cells"]
     studies |= {name: measured(CONFIGS / f"{name}.yaml", out / name) for name in names}
@@ -249,7 +249,7 @@ def measure(out: Path, results: Path, *, cells: str = EVERY) -> RealCells:
 
 
 def simulate(out: Path, results: Path, *, cells: str = EVERY) -> MlfabricSimulated:
-    """Simulate these cells, and the paper's, beside what is kept of the others. Raises UserError."""
+    """Simulate these cells, also on the paper's cluster, and return them with the kept others. Raises UserError."""
     stored, names = kept.kept(results, "mlfabric-simulated", MlfabricSimulated), chosen(cells)
     here, paper = ({}, {}) if stored is None else (dict(stored.data.cells), dict(stored.data.paper))
     for name in names:

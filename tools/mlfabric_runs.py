@@ -1,7 +1,7 @@
-"""MLfabric's runs for the page of the papers' tables, as values that are kept.
+"""MLfabric's runs for the page of the papers' tables, as values to keep.
 
-Rule of this file: what is simulated and timed, and no text. MLfabric's studies (prophet_mlfabric/studies) have no clock
-but the one here. Times are seconds.
+Rule of this file: simulations and timings; no text. MLfabric's studies (prophet_mlfabric/studies) read no clock; this
+file does. Times are seconds.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ FIGURE = "mlfabric-delay-bound.png"
 SEEDS = (0, 1, 2)
 BOUNDS = (10, 15, 20, 30, None)
 CONSTANTS = (0.5, 2.0, 8.0, 32.0)
-"""Candidates for C of section 3.1's step. The best one without a bound is used for all bounds."""
+"""Candidates for C in section 3.1's step size. The best one without a bound is used for all bounds."""
 NEAR = 0.01
-"""Excess loss whose time is in the table of convergence."""
+"""Excess loss to which the table of convergence gives the time."""
 HORIZON_S = 120.0
 AGGREGATORS = (1, 4, 16)
-"""Numbers of aggregators tried; the paper does not say how many there were."""
+"""Numbers of aggregators to try; the paper does not give its number."""
 
 
 def table_2_cells() -> list[list[TableCell]]:
-    """Return Table 2; the first seed of each cell trains, too."""
+    """Return Table 2, by cell and seed; the first seed of each cell also trains."""
     problem = SgdProblem.synthetic()
     return [
         [table_2_cell(c, n, seed=seed, problem=None if seed else problem) for seed in SEEDS] for c, n in PAPER_TABLE_2
@@ -56,8 +56,8 @@ def table_2_cells() -> list[list[TableCell]]:
 def text_numbers() -> dict[str, Any]:
     """Run the settings of section 7's text.
 
-    Shares are of 1; `sync_*` is MLfabric-S's iteration over the ring's, `slowed` RR-Sync's iteration in C2-N1 over that
-    of an undisturbed cluster, and `savings` the updates a message to the replica, by bound of divergence.
+    `lag_*` are shares; `sync_*` is MLfabric-S's iteration over the ring's, `slowed` RR-Sync's iteration in C2-N1 over
+    that of an undisturbed cluster, and `savings` the updates per message to the replica, by divergence bound.
     """
     bounded = mlfabric_a(30)
     lag = {
@@ -97,9 +97,9 @@ def text_numbers() -> dict[str, Any]:
 
 
 def convergence(figures: Path) -> tuple[float, list[dict[str, Any]]]:
-    """Return (the step's constant, loss against delay bound), and draw the figure.
+    """Return (constant of the step size, convergence by delay bound), and draw the figure.
 
-    A job with one bound has None for what it did not come to.
+    `*_to_near` is None if a job did not get that near.
     """
     problem, setting = SgdProblem.synthetic(), Setting()
     least = problem.least_loss()
@@ -130,9 +130,9 @@ def convergence(figures: Path) -> tuple[float, list[dict[str, Any]]]:
 
 
 def scheduling_ms(count: int, rates: str, aggregators: int, seeds: Sequence[int]) -> float:
-    """Return the median milliseconds to schedule a batch of `count` updates, one a seed (section 7.4).
+    """Return the median milliseconds to schedule a batch of `count` updates, one batch per seed (section 7.4).
 
-    They are processor time: what a clock shows on an idle core, whatever else runs meanwhile.
+    They are processor time, which other processes do not affect: the elapsed time on an idle core.
     """
     took_s = []
     for seed in seeds:
@@ -145,7 +145,7 @@ def scheduling_ms(count: int, rates: str, aggregators: int, seeds: Sequence[int]
 
 
 def scheduler_times(seeds: Sequence[int] = range(5)) -> list[dict[str, Any]]:
-    """Return the milliseconds by batch size, for each kind of rates and each number of aggregators."""
+    """Return the milliseconds by batch size, for each kind of rates and number of aggregators."""
     return [
         {
             "rates": rates,
@@ -158,9 +158,9 @@ def scheduler_times(seeds: Sequence[int] = range(5)) -> list[dict[str, Any]]:
 
 
 def measure(figures: Path) -> dict[str, Any]:
-    """Run everything. The figure goes into the folder `figures`, which is the page's.
+    """Run everything, and draw the figure in the folder `figures`, the page's.
 
-    Table 2 is by cell and seed, and scheduling has the machine's load average of the last minute before.
+    `scheduling` has the machine's load average of the minute before.
     """
     constant, rows = convergence(figures)
     scheduling = {"load": os.getloadavg()[0], "times": scheduler_times()}
@@ -174,7 +174,7 @@ def measure(figures: Path) -> dict[str, Any]:
 
 
 def draw_loss_curves(curves: Mapping[int | None, Sgd], least_loss: float, path: Path) -> None:
-    """Draw the excess loss over virtual seconds and applied updates, one line a delay bound (figures 7a and 7b)."""
+    """Draw excess loss against virtual seconds and applied updates, one line per delay bound (figures 7a and 7b)."""
     pyplot = need_pyplot()
     figure, (over_time, over_updates) = pyplot.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
     for bound, trained in curves.items():

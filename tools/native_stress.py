@@ -1,4 +1,4 @@
-"""The hook under threads (tests/native/stress.cc): builds its program, plain or with a compiler's checks, and runs it.
+"""Stress test of the hook's threads (tests/native/stress.cc): build it, plain or with a compiler's checks, and run it.
 
 Rule of this file: compiling and running that program; the soak and the tests use its counts.
 """
@@ -30,12 +30,12 @@ CHECKS: Mapping[str, tuple[str, ...]] = {
     "memory": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
     "races": ("-fsanitize=thread",),
 }
-"""The compiler's checks: of memory and undefined behaviour (ASan, UBSan), and of data races (TSan)."""
+"""Flags of the compiler's checks: for memory and undefined behavior (ASan, UBSan), and for data races (TSan)."""
 
 
 @dataclass(frozen=True)
 class StressProgram:
-    """The program, with the two libraries that it loads."""
+    """The built program, and the two libraries that it loads."""
 
     program: Path
     hook: Path
@@ -44,8 +44,8 @@ class StressProgram:
 
 @dataclass(frozen=True)
 class StressRun:
-    """One run: the tasks that passed, the plans that were swapped meanwhile, and how often BytePS was suspended and the
-    hook stepped aside in mid-flight. `wrong` is empty, or the message of the program or the check.
+    """One run: numbers of tasks passed, of plans swapped meanwhile, of times that BytePS was suspended, and of times
+    that the hook stepped aside with tasks in flight. `wrong` is empty, or the message of the program or the check.
     """
 
     check: str
@@ -59,8 +59,8 @@ class StressRun:
 
 
 def build(out: Path, source: Path, *flags: str, cache: Path | None = None) -> Path:
-    """Compile a C++ program or library to `out`. One of the project's is kept in `cache`, and reused if it would come
-    out the same again: a folder, by default in the user's cache folder, as built engines are.
+    """Compile a C++ program or library to `out`. If the source is the project's, keep the result in the folder `cache`
+    (by default in the user's cache, like built engines), and reuse it if a build would give the same.
     """
     compiler = ["g++", "-std=c++17", "-O1", "-g", "-pthread", f"-I{NATIVE}", *flags]
     if not source.is_relative_to(ROOT):
@@ -68,8 +68,8 @@ def build(out: Path, source: Path, *flags: str, cache: Path | None = None) -> Pa
         return out
     cache = cache or Store.of_user().root.parent / "native"
     cache.mkdir(parents=True, exist_ok=True)
-    # All that a build depends on: the compiler, its options, and the source with its includes, by line. The place of
-    # the checkout does not matter.
+    # All that a build depends on: the compiler, its options, and the preprocessed source. The path of the checkout does
+    # not matter.
     version = subprocess.run([compiler[0], "-v"], check=True, capture_output=True).stderr
     lines = subprocess.run([*compiler, "-E", str(source)], check=True, capture_output=True).stdout
     parts = b"\0".join([version, " ".join(compiler).encode(), lines])
@@ -86,9 +86,9 @@ def build(out: Path, source: Path, *flags: str, cache: Path | None = None) -> Pa
 
 
 def _forget_unused(cache: Path) -> None:
-    """Remove builds that nobody has asked for in KEPT_S."""
+    """Remove builds that have not been used for KEPT_S."""
     for file in cache.iterdir():
-        with contextlib.suppress(OSError):  # another process does the same
+        with contextlib.suppress(OSError):  # another process may do the same
             if file.is_file() and time.time() - file.stat().st_mtime > KEPT_S:
                 file.unlink()
 
@@ -105,7 +105,7 @@ def build_stress(folder: Path, flags: tuple[str, ...] = ()) -> StressProgram:
 
 @functools.cache
 def why_not(check: str) -> str:
-    """Return why the check is impossible here, or ""."""
+    """Return why the check cannot run here; empty if it can."""
     with tempfile.TemporaryDirectory() as folder:
         empty = Path(folder, "empty.cc")
         empty.write_text("int main() {}\n")
@@ -117,7 +117,7 @@ def why_not(check: str) -> str:
 
 
 def run_tasks(built: StressProgram, check: str, tasks: int, seed: int, limit_s: float) -> StressRun:
-    """Let about `tasks` pass through the hook, which must end within `limit_s` seconds."""
+    """Pass about `tasks` tasks through the hook. The program must finish within `limit_s` seconds."""
     command = [str(part) for part in (built.program, built.hook, built.core, tasks, seed)]
     began = time.monotonic()
     try:

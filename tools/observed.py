@@ -1,7 +1,7 @@
-"""`make observed`: jobs that Prophet only watches, what it predicts of changes, and runs with each change made.
+"""`make observed`: jobs that Prophet only watches, its predictions for changes, and runs with each change made.
 
-Rule of this file: the jobs, running them on the testbed, and what came out. The job is tools/slept_job.py. Times are
-seconds, rates bits per second. A gain is a factor in samples a second.
+Rule of this file: the jobs, running them on the testbed, and their results. The job is tools/slept_job.py. Times are
+seconds, rates bits per second. A gain is a factor in samples per second.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tools.jobs import said_by_ranks
 from tools.kept import resumed
 
 ITERATIONS, FIRST = 26, 14
-"""Iterations of a run, and those that do not count: Prophet learns over DDP meanwhile."""
+"""Iterations of a run, and those at its start that do not count, since Prophet learns in them on DDP."""
 WITHIN = 0.1
-"""Share of a gain within which a prediction counts as right."""
+"""Relative error of a gain up to which a prediction counts as right."""
 
 
 @dataclass(frozen=True)
 class ObservedJob:
-    """One job: a model's gradients with so many bytes in all, computing, and a link for each rank."""
+    """One job: a model's gradients scaled to `size_bytes` in all, its computing times, and each rank's link."""
 
     way: str
     model: str
@@ -62,8 +62,8 @@ JOBS: Sequence[ObservedJob] = (
 
 @dataclass(frozen=True)
 class WatchedRun:
-    """One job: what was seen, what each change was predicted to gain, and seconds of iterations, by change; of the job
-    itself by the empty name.
+    """One job: observed times, the predicted gain of each change, and seconds of iterations by change. The job itself
+    is the change "".
     """
 
     job: ObservedJob
@@ -72,7 +72,7 @@ class WatchedRun:
     iterations_s: Mapping[str, Sequence[float]]
 
     def measured(self, change: str) -> float:
-        """Return the measured gain of a change, by means of what counts."""
+        """Return the measured gain of a change, from the means of the iterations that count."""
         now_s, changed_s = (fmean(self.iterations_s[name][FIRST:]) for name in ("", change))
         return now_s / changed_s * (2 if change == "larger-batch" else 1)
 
@@ -84,12 +84,12 @@ class WatchedRun:
 
 
 def errors(jobs: Sequence[WatchedRun]) -> list[float]:
-    """Return the error of each prediction, as a share of the measured gain."""
+    """Return the relative error of each prediction."""
     return [abs(predicted / measured - 1) for each in jobs for predicted, measured in each.gains.values()]
 
 
 def changes_of(job: ObservedJob) -> Mapping[str, tuple[ObservedJob, Sequence[str], str]]:
-    """Return each change that a job can make: the job then, its further options, and the policy."""
+    """Return the changes to a job: the changed job, its further options, and the policy."""
     changed = {
         "prophet": (job, (), "prophet"),
         "twice-the-rate": (replace(job, rate_bps=2 * job.rate_bps), (), ""),
@@ -100,7 +100,7 @@ def changes_of(job: ObservedJob) -> Mapping[str, tuple[ObservedJob, Sequence[str
 
 
 def run(job: ObservedJob, more: Sequence[str], policy: str, status: Path | None = None) -> list[float]:
-    """Run a job once. Returns the seconds of its iterations. Raises UserError."""
+    """Run a job once. Return the seconds of each iteration. Raises UserError."""
     sizes = ("--bytes", job.size_bytes, "--forward", job.forward_s, "--backward", job.backward_s)
     options = map(str, ("--model", job.model, *sizes, "--iterations", ITERATIONS))
     command = [sys.executable, "-m", "tools.slept_job", job.way, *options, *more]
@@ -113,7 +113,7 @@ def run(job: ObservedJob, more: Sequence[str], policy: str, status: Path | None 
 
 
 def watched(job: ObservedJob, out: Path) -> WatchedRun:
-    """Run a job that is only watched, and then with each change. Raises UserError."""
+    """Run a job that is only watched, then with each change. Raises UserError."""
     status = out / "status.json"
     iterations_s = {"": run(job, (), settings.OBSERVE, status)}
     seen = read_status(status).observed

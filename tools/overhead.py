@@ -1,16 +1,16 @@
-"""Cost of being watched: the status socket, the record and the figures, each on and off, in one run.
+"""Cost of watching a job: the status socket, the record and the metrics, each on and off, in one run.
 
-Rule of this file: the job, and who asks it. The job is a real one of DistributedDataParallel under Prophet on this
-machine's loopback; a rank of it is `python -m tools.overhead`. While it trains it is asked for its status and its
-figures each second, as `prophet top` and Prometheus do. `make overhead` runs it, for about six minutes on a quiet
+Rule of this file: the job, and the client that asks it. The job is a real DistributedDataParallel job under Prophet on
+this machine's loopback; a rank is `python -m tools.overhead`. While it trains, the client asks for its status and its
+metrics each second, as `prophet top` and Prometheus do. `make overhead` runs it; it takes about six minutes on a quiet
 machine.
 
-Wall time scatters by a percent from turn to turn, which is more than watching takes. So what watching takes is
-counted: processor time of its threads, and of what training's own threads do for it.
+Elapsed time varies by a percent from turn to turn, more than the cost of watching. So processor time is measured: that
+of the watching threads, and that of watching in training's own threads.
 
-All ranks change what they say after the same iteration, so a turn is one of all. A turn's iterations are timed one by
-one, and processor time together: that of the whole process, that of Prophet's threads, and that of the code that does
-nothing but watch. What training's own threads do for who watches is timed call by call, before the first turn.
+All ranks change their features after the same iteration, so a turn is the same on all. A turn's iterations are timed
+one by one; processor time is measured over the turn: of the whole process, of Prophet's threads, and of the code that
+only watches. Watching in training's own threads is timed call by call, before the first turn.
 """
 
 from __future__ import annotations
@@ -53,26 +53,26 @@ from prophet_scheduler.watch.observer import Observer
 from tools.ports import free_port
 
 VARIANTS = ("nothing", "status", "top", "record", "metrics", "all")
-"""Features that are on in a turn; `nothing` is what the others are compared with. Nobody asks for `status`; `top` is a
-status for which `prophet top` asks."""
+"""Features that are on in a turn. `nothing` is the baseline. With `status` nobody asks; with `top`, `prophet top` asks
+for the status."""
 ASKED, ALONE = "asked", "alone"
-"""Folders of sockets, in XDG_RUNTIME_DIR: one that is asked, and one in which nobody looks."""
+"""Folders of sockets, in XDG_RUNTIME_DIR: one that the client asks, and one that nobody reads."""
 ANSWERING = "prophet-status"
 """Thread that only answers requests."""
 WATCHING_THREADS = ("prophet-agent", ANSWERING)
-"""Threads of all watching, except the calls of training's own threads. The first one learns as well."""
+"""Threads that do all watching outside training's own threads. The first one learns as well."""
 LAYERS, WIDTH, SAMPLES = 24, 256, 128
 SETTLE_ITERATIONS = 300
-"""Iterations before the first turn: Prophet measures the network and takes up its plan."""
+"""Iterations before the first turn, in which Prophet measures the network and adopts its plan."""
 PASSED_OVER = 5
-"""Iterations after a change that do not count."""
+"""Iterations after a change of features that do not count."""
 TIMED_ITERATIONS = 100
 """Iterations in which calls are timed one by one."""
 RANKS = 2
 BLOCK_BYTES = 256 * 1024
-"""Size of all blocks, so that they are the same in all turns."""
+"""Fixed size of blocks, so that it is the same in all turns."""
 JUDGED_EVERY_S = 3600.0
-"""Seconds between plans. The first rank plans once, before the first turn: more learning would outweigh watching."""
+"""Seconds between plans. The first rank plans once, before the first turn: learning costs more than watching."""
 SETTINGS = {
     **{"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
     **{"PROPHET_SCHEDULER": "prophet", "PROPHET_CACHE": "off", "PROPHET_QUIET": "1"},
@@ -81,9 +81,9 @@ SETTINGS = {
 LOG = "ranks.log"
 ASK_EVERY_S = 1.0
 WIDTH_OF_TOP = 120
-"""Letters in a row of the terminal."""
+"""Columns of the terminal."""
 TRIM = 0.02
-"""Longest share of a turn's iterations, left out: the machine did something else in these."""
+"""Share of a turn's iterations, the longest, to leave out: the machine was busy with something else."""
 
 
 def is_asked(variant: str) -> bool:
@@ -100,7 +100,7 @@ def settings_of(variant: str, base: Settings, folder: Path, port: int) -> Settin
 
 
 def threads_s(names: Sequence[str] = WATCHING_THREADS) -> float:
-    """Return the processor seconds of the present threads of these names, since each began."""
+    """Return the total processor seconds of the live threads with these names."""
     idents = [thread.ident for thread in threading.enumerate() if thread.name in names]
     return sum(time.clock_gettime(time.pthread_getcpuclockid(ident)) for ident in idents if ident is not None)
 
@@ -109,9 +109,9 @@ def threads_s(names: Sequence[str] = WATCHING_THREADS) -> float:
 def timed(
     owner: object, *names: str, clock: Callable[[], float] = time.perf_counter
 ) -> Iterator[dict[str, list[float]]]:
-    """Time the calls of the owner's functions while the context lasts. Yields the seconds of each call, by name.
+    """Time the calls of the owner's functions `names` within the context. Yields the seconds of each call, by name.
 
-    A median of them is of the call alone: in few does another thread take over.
+    Use their median: other threads interrupt few of the calls.
     """
     took: dict[str, list[float]] = {name: [] for name in names}
     before = {name: getattr(owner, name) for name in names}
@@ -136,7 +136,7 @@ def timed(
 
 
 class WatchedJob:
-    """The model, its rounds and their settings."""
+    """A rank's model and optimizer, and the features that watch it."""
 
     def __init__(self, folder: Path, port: int) -> None:
         torch.manual_seed(0)
@@ -149,7 +149,7 @@ class WatchedJob:
         self._runtime = Path(os.environ["XDG_RUNTIME_DIR"])
         self._decides = dist.get_rank() == 0
         self._told = takeover.settings()
-        # The deciding rank has its agent in any case; the others have one for watching alone.
+        # The deciding rank always has an agent; the others have one only for watching.
         self._timing = timed(Observer if self._decides else WatchingAgent, "turn", clock=time.thread_time)
         self._looks_s = self._timing.__enter__()["turn"]
 
@@ -164,7 +164,7 @@ class WatchedJob:
         return [after - before for before, after in itertools.pairwise(marks)]
 
     def say(self, variant: str) -> None:
-        """Report as the variant says from here on. What is off is off as in a job that was never told."""
+        """Switch to the variant's features. Others are off as in a job without their settings."""
         settings = settings_of(variant, self._told, self._folder, self._port)
         sockets = self._runtime / (ASKED if is_asked(variant) else ALONE)
         sockets.mkdir(exist_ok=True)
@@ -178,10 +178,10 @@ class WatchedJob:
             self._events.close()
 
     def time_calls(self) -> list[dict[str, Any]]:
-        """Return for each call of training's own threads for watching its count an iteration, and its seconds."""
+        """Return each function that training's own threads call for watching: calls per iteration, seconds of one."""
         self.say("status")
         self.iterate(PASSED_OVER)
-        # The deciding rank keeps events in any case.
+        # The deciding rank always keeps events.
         events = () if self._decides else ("_write",)
         with timed(training, "iteration_ended", "waiting", "over") as calls, timed(self._events, *events) as writes:
             self.iterate(TIMED_ITERATIONS)
@@ -192,7 +192,7 @@ class WatchedJob:
         ]
 
     def watching_s(self) -> float:
-        """Return the processor seconds so far of code that only watches, without calls of training's own threads."""
+        """Return the processor seconds so far of code that only watches, without calls in training's own threads."""
         return sum(self._looks_s) + threads_s((ANSWERING,))
 
     @property
@@ -203,14 +203,14 @@ class WatchedJob:
 
 
 def agreed(seconds: float) -> float:
-    """Return the most of the ranks' values."""
+    """Return the maximum of the ranks' values."""
     most = torch.tensor(seconds, dtype=torch.float64)
     dist.all_reduce(most, dist.ReduceOp.MAX)
     return float(most)
 
 
 def main() -> None:
-    """Train in turns, and leave the times of each. Arguments: a folder, cycles, seconds of a turn, each rank's port."""
+    """Train in turns, and write the times of each. Arguments: a folder, cycles, seconds of a turn, each rank's port."""
     out, cycles, seconds, ports = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:]
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -220,7 +220,7 @@ def main() -> None:
     calls = job.time_calls()
     turns = []
     for cycle in range(cycles):
-        # Each cycle begins with another one, so that none always comes after the same.
+        # Each cycle begins with another variant, so that none is always first.
         for variant in VARIANTS[cycle % len(VARIANTS) :] + VARIANTS[: cycle % len(VARIANTS)]:
             job.say(variant)
             job.iterate(PASSED_OVER)
@@ -240,23 +240,23 @@ def main() -> None:
 
 
 def mean_s(times: Sequence[float]) -> float:
-    """Return the mean of a turn's iterations, without the longest few."""
+    """Return the mean of a turn's iterations, without the longest TRIM."""
     ranked = sorted(times)
     return statistics.fmean(ranked[: max(1, len(ranked) - int(len(ranked) * TRIM))])
 
 
 def read_ranks(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Return the turns and calls that the ranks left. Raises UserError if one left nothing.
+    """Return the turns and calls that the ranks wrote. Raises UserError if one wrote nothing.
 
-    A turn has its mean iteration, and for one iteration its processor time, that of Prophet's threads in it, and of
-    that the time of the code that only watches, in seconds. Calls are of training's threads for watching: count an
-    iteration, and seconds of one.
+    A turn has, in seconds per iteration, the mean elapsed time and the processor time: of the process, of Prophet's
+    threads, and of the code that only watches. A call, in training's threads for watching, has its count per iteration
+    and the seconds of one.
     """
     found: dict[str, list[dict[str, Any]]] = {"turns": [], "calls": []}
     for rank in range(RANKS):
         path = folder / f"rank{rank}.json"
         if not path.exists():
-            raise UserError(f"{path}: rank {rank} left nothing; its words are in {folder / LOG}")
+            raise UserError(f"{path}: rank {rank} left nothing; its output is in {folder / LOG}")
         left = json.loads(path.read_text(encoding="utf-8"))
         found["turns"] += [{"rank": rank, **row, "iteration_s": mean_s(row["iteration_s"])} for row in left["turns"]]
         found["calls"] += [{"rank": rank, **row} for row in left["calls"]]
@@ -264,12 +264,12 @@ def read_ranks(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 class Asker:
-    """Client that does each second what `prophet top` and Prometheus do, if there is somebody to ask."""
+    """Client that asks like `prophet top` and Prometheus, if the job listens."""
 
     def __init__(self, folder: Path, ports: Sequence[int]) -> None:
         self.looks = 0
         self.looked_s = 0.0
-        """Processor time of all looks."""
+        """Processor seconds of all looks."""
         self.fetched = 0
         self._folder = folder
         self._addresses = [f"http://127.0.0.1:{port}/metrics" for port in ports]
@@ -288,10 +288,10 @@ class Asker:
 
 
 def measure(out: Path, results: Path, *, cycles: int = 10, seconds: float = 5.0) -> dict[str, Any]:
-    """Run the job, in so many cycles of turns of so many seconds. Raises UserError if it fails.
+    """Run the job, in `cycles` of turns of `seconds` each. Raises UserError if it fails.
 
-    `looks` are those of `prophet top` at both ranks, and each took `look_s` of its processor time; `fetched` is how
-    often a rank gave its figures, `load` the load average at the end.
+    `looks` counts those of `prophet top` at both ranks, each of `look_s` of its processor time; `fetched` counts a
+    rank's answers with metrics, and `load` is the load average at the end.
     """
     out.mkdir(parents=True, exist_ok=True)
     out = out.resolve()

@@ -1,7 +1,7 @@
-"""Pages of results: the templates of docs/results/templates, filled with what is kept. Nothing is measured.
+"""Pages of results: the templates of docs/results/templates, filled with kept data. Nothing is measured.
 
-Rule of this file: which pages there are, and what a template may use. A template has the prose of its page, and its
-tables row by row; numbers that take more than a look at the data are in figures.py. `make pages` writes all pages.
+Rule of this file: the list of pages, and the names a template may use. A template has the prose of its page, and its
+tables row by row; figures.py computes numbers that are not in the data. `make pages` writes all pages.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tools.soak_records import SoakData
 
 TEMPLATES = Path(__file__).parents[1] / "docs" / "results" / "templates"
 PLACES: Mapping[str, str] = {"reliability.md": "../reliability.md", "report.md": "../report.md"}
-"""Pages that are not in the folder of results, and where they are."""
+"""Pages outside the folder of results, and their paths."""
 KINDS: Mapping[str, Any] = {
     "baselines": list[list[Trained]],
     "changing": list[list[Series]],
@@ -50,7 +50,7 @@ KINDS: Mapping[str, Any] = {
     "regret": Regrets,
     "soak": SoakData,
 }
-"""Types of what is kept, where a template needs more than the values as they are in the file."""
+"""Types of kept data, by name, if a template needs more than the raw values in the file."""
 
 
 def names() -> list[str]:
@@ -104,13 +104,13 @@ def attribute(value: Any, name: str) -> Any:
 
 
 def basis(cells: list[CellResult], at_rest: bool = False) -> str:
-    """Return what the times of these cells are: means or medians. `at_rest`: only times at rest are shown."""
+    """Return the words for these cells' times: means or medians. `at_rest`: only times at rest are shown."""
     times = [policy.iteration_s for cell in cells for policy in cell.policies.values() if policy.iteration_s]
     return iterations.basis(times, at_rest)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write all pages; exit status 2 with one line for an error of the user's."""
+    """Write all pages. A user's error is one line and exit status 2."""
     options = page_parser("pages", __doc__).parse_args(arguments)
 
     def work() -> int:

@@ -1,9 +1,9 @@
-"""The papers' tables, simulated: runs the configs of configs/papers/ and what is beside them, and keeps what came out.
+"""The papers' tables, simulated: run the configs of configs/papers/, TicTac's models and MLfabric, and keep results.
 
-Rule of this file: which runs there are, and TicTac's own measure on its own models: the paper's E and S of one worker,
-and the gain of an order. Its graphs are those of MXNet's model zoo (the extra `mxnet`); no network and no framework
-runs, only the model of the paper's section 3 (prophet_papers/algorithms/tictac/worker.py). MLfabric, whose cluster is
-no config of the simulator, has its runs from mlfabric_runs.py. `make papers` takes about two minutes.
+Rule of this file: the list of runs, and TicTac's own metrics on its own models: the paper's E and S of one worker, and
+the gain of an order. Its graphs are from MXNet's model zoo (the extra `mxnet`). No network or framework runs, only the
+model of the paper's section 3 (prophet_papers/algorithms/tictac/worker.py). MLfabric's cluster is not a config of the
+simulator, so mlfabric_runs.py has its runs. `make papers` takes about two minutes.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from tools.studies import simulated
 
 CONFIGS = Path("configs/papers")
 NETWORK = Network(bandwidth=125e6)
-"""Bytes per second: the paper's 1 Gbit/s Ethernet, without a cost of a message."""
+"""The paper's 1 Gbit/s Ethernet, in bytes per second, without a cost per message."""
 ORDERS = 200
-"""Random orders whose makespan is computed; TensorFlow without TicTac takes any."""
+"""Number of random orders whose makespan is computed; TensorFlow without TicTac may take any order."""
 TIES = 20
-"""Ways to break TIO's ties."""
+"""Number of random ways to break TIO's ties."""
 ZOO = {"AlexNet": ("alexnet", 224), "Inception-v3": ("inception_v3", 299), "VGG-16": ("vgg16", 224)}
-"""Model of the paper: (name in the model zoo, side of an image). The paper's InceptionV2 cites that of Inception-v3."""
+"""Model of the paper: (name in the model zoo, side of an image). For InceptionV2 the paper cites Inception-v3's."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """One row: S and E as the paper defines them (Eqs. 3 and 4), and how much longer the median random order is."""
+    """One row: the paper's S, its E of each order (Eqs. 3 and 4), and the share by which random orders are slower."""
 
     model: str
     speedup: float
@@ -49,7 +49,7 @@ class Order:
 
 
 def judge(model: str, graph: Graph, seed: int = 0) -> Order:
-    """Order `graph`'s transfers at random, by TIO and by TAO. The same seed gives the same numbers."""
+    """Evaluate random, TIO's and TAO's orders of `graph`'s transfers. The same seed gives the same numbers."""
     oracle = graph_time(NETWORK)
     worker, chance = Worker(graph, oracle), np.random.default_rng(seed)
     efficiency = worker.bounds().efficiency
@@ -68,10 +68,10 @@ def judge(model: str, graph: Graph, seed: int = 0) -> Order:
 
 
 def balanced(make: Callable[[float], Graph]) -> float:
-    """Return the rate, in operations a second, at which computing `make(rate)` takes as long as receiving its
+    """Return the rate, in operations per second, at which computing `make(rate)` takes as long as receiving its
     parameters.
 
-    The paper chooses the batch size for which S exceeds 0.9, which is the same: a batch scales the computing.
+    The paper chooses a batch size for which S exceeds 0.9, to the same effect: the batch size scales the computing.
     """
     oracle = graph_time(NETWORK)
     graph = make(1.0)
@@ -79,19 +79,19 @@ def balanced(make: Callable[[float], Graph]) -> float:
 
 
 def forward_orders() -> list[Order]:
-    """Judge inference: parameters are received, then forward."""
+    """Evaluate inference: parameters are received, then used in forward."""
     layer_s = (2 << 20) / NETWORK.bandwidth
     toys = [judge("Par-32", flat_graph(time_s=layer_s)), judge("Seq-32", sequential_graph(time_s=layer_s))]
     return [judge(model, _zoo_graph(model, Pattern.RECEIVE)) for model in ZOO] + toys
 
 
 def training_orders() -> list[Order]:
-    """Judge training with the batch size of inference: the same, then backward, and the gradients are sent."""
+    """Evaluate training with inference's batch size: the same, then backward, and gradients are sent."""
     return [judge(model, _zoo_graph(model, Pattern.WORKER)) for model in ZOO]
 
 
 def _zoo_graph(model: str, pattern: Pattern) -> Graph:
-    """Return the graph of a model. Raises MissingPackage if MXNet is not installed."""
+    """Return a model's graph. Raises MissingPackage if MXNet is not installed."""
     mxnet = need("mxnet", "TicTac's models")
     vision = need("mxnet.gluon.model_zoo.vision", "TicTac's models")
     name, side = ZOO[model]
@@ -117,7 +117,7 @@ class PapersData:
 
 
 def measure(out: Path, results: Path) -> PapersData:
-    """Simulate all; MLfabric's figure goes into `results`. Raises UserError and MissingPackage."""
+    """Simulate all, and draw MLfabric's figure in `results`. Raises UserError and MissingPackage."""
     studies = {path.name: simulated(path) for path in sorted(CONFIGS.glob("*.yaml"))}
     orders = {"inference": forward_orders(), "training": training_orders()}
     return PapersData(studies, orders, mlfabric_runs.measure(results))

@@ -1,8 +1,8 @@
-"""The README's picture: what a worker computes and sends in one iteration, with DDP and under Prophet.
+"""The README's picture: a worker's computing and sending in one iteration, with DDP and under Prophet.
 
 Rule of this file: from simulated runs of one cell of configs/allreduce.yaml to docs/images/iteration.svg. Nothing is
-measured, and every run draws the same; the page of that config has the measured times. The drawing is a template beside
-the picture. Times are seconds.
+measured, and every run draws the same picture; that config's page has the measured times. The drawing is a template
+beside the picture. Times are seconds.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ SHOWN = {
 """Contenders of the config's first cell, from top to bottom."""
 
 COLOURS = ((0x35, 0x66, 0xB8), (0x2A, 0x9D, 0x8F), (0xE0, 0xB0, 0x40), (0xD9, 0x5F, 0x3B))
-"""Colours from the first layers to the last; those between are mixed."""
+"""Colors from the first layers to the last; layers between have mixed colors."""
 JOINED_S = 0.0005
-"""Largest gap in seconds between strokes of one step that are drawn as one."""
+"""Maximum gap in seconds between spans of one step that are drawn as one."""
 
 
 class Span(NamedTuple):
-    """Time span, from the start of backward on; `step` of the stepwise pattern, 0 the first layers'."""
+    """Time span, counted from the start of backward, of a `step` of the stepwise pattern; 0 is the first layers'."""
 
     start_s: float
     end_s: float
@@ -49,7 +49,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Panel:
-    """One iteration of a worker, from the start of backward to that of the next."""
+    """One iteration of a worker, from the start of backward to the start of the next backward."""
 
     title: str
     backward_s: float
@@ -60,18 +60,18 @@ class Panel:
 
 
 def steps_of(profile: Profile) -> list[int]:
-    """Return the step in which each gradient is generated; 0 is the last to come, which has the first layers'."""
+    """Return the step in which each gradient is generated; 0, the last one, generates the first layers' gradients."""
     times = sorted({gradient.generation_s for gradient in profile.gradients}, reverse=True)
     return [times.index(gradient.generation_s) for gradient in profile.gradients]
 
 
 def panel(title: str, run: SimulatedRun, profile: Profile) -> Panel:
-    """Return the last whole iteration of the recorded worker."""
+    """Return the last complete iteration of the recorded worker."""
     marks = run.marks[WORKER]
     last = len(marks) - 2
     began, ended = float(marks["backward_s"][last]), float(marks["backward_s"][last + 1])
     steps = steps_of(profile)
-    # Operations are the layers' in forward, and then the steps of backward, the last layers' first.
+    # Operations are the layers in forward, then the steps of backward, the last layers first.
     by_operation = [*steps, *range(max(steps), -1, -1)]
     columns = (run.computing[name].tolist() for name in ("started_s", "finished_s", "operation"))
     computing = [
@@ -84,7 +84,7 @@ def panel(title: str, run: SimulatedRun, profile: Profile) -> Panel:
 
 
 def _sent(run: SimulatedRun, profile: Profile, iteration: int, began: float, ended: float) -> Iterator[Span]:
-    """Yield the spans on the wire, one after another: each began when issued, or when the one before had ended."""
+    """Yield the spans on the wire: each begins when it is issued, or when the previous one ends if that is later."""
     members, steps = run.job_of(iteration).members_by_id, steps_of(profile)
     before = began
     for transfer in sorted(pair_events(run.events), key=lambda transfer: transfer.finish_s):
@@ -92,7 +92,7 @@ def _sent(run: SimulatedRun, profile: Profile, iteration: int, began: float, end
             continue
         start_s = max(before, transfer.start_s)
         before = transfer.finish_s
-        # A bucket has gradients of many steps; the last layers' are first in it.
+        # A bucket has gradients of many steps, the last layers' first.
         parts = sorted(members[transfer.gradient], reverse=True)
         sizes = [min(profile.gradients[place].size_bytes, transfer.size_bytes) for place in parts]
         ends = list(itertools.accumulate(sizes, initial=0))
@@ -102,7 +102,7 @@ def _sent(run: SimulatedRun, profile: Profile, iteration: int, began: float, end
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """Return the same by time, with neighbours of one step joined."""
+    """Return the spans sorted by time, with neighbors of the same step joined."""
     joined: list[Span] = []
     for span in sorted(spans):
         if joined and joined[-1].step == span.step and span.start_s - joined[-1].end_s < JOINED_S:
@@ -113,7 +113,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def colour(share: float) -> str:
-    """Return the colour from the first layers (0) to the last (1)."""
+    """Return the color for a position from the first layers (0) to the last (1)."""
     place = share * (len(COLOURS) - 1)
     low = min(int(place), len(COLOURS) - 2)
     mixed = (a + (b - a) * (place - low) for a, b in zip(COLOURS[low], COLOURS[low + 1], strict=True))
@@ -121,7 +121,7 @@ def colour(share: float) -> str:
 
 
 def drawing(panels: list[Panel]) -> str:
-    """Return the picture as SVG, which fetches nothing and follows the reader's light or dark."""
+    """Return the picture as SVG, which loads nothing else and follows the reader's light or dark mode."""
     latest = max(span.step for each in panels for span in (*each.computing, *each.sending)) or 1
     env = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     template = env.from_string((ROOT / f"{PICTURE}.j2").read_text(encoding="utf-8"))
@@ -129,7 +129,7 @@ def drawing(panels: list[Panel]) -> str:
 
 
 def panels() -> list[Panel]:
-    """Simulate the contenders. The folder of the process is the checkout."""
+    """Simulate the contenders. The working directory must be the checkout."""
     cell = load_experiment(CONFIG, tuple(SHOWN)).cells[0]
     drawn = []
     for contender in cell.policies:

@@ -1,6 +1,6 @@
 """A port for a job on this machine.
 
-Rule of this file: finding one, and no more.
+Rule of this file: only finding one.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ TRIES = 1000
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody has at the moment, and that no other program gets by chance.
+    """Return a free port of this machine that no other program gets by chance.
 
-    Nothing holds it until it is used. The kernel hands out ports of its own range to whoever connects, so it is one
-    before that range. Raises OSError if there is none.
+    It is not reserved. The kernel assigns ports from its own range to connections, so this one is below that range.
+    Raises OSError if there is none.
     """
     before = range(FIRST, int(RANGE.read_text().split()[0]))
     for port in (*random.SystemRandom().sample(before, min(TRIES, len(before))), 0):

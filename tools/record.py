@@ -1,7 +1,7 @@
-"""The recorded profiles in configs/profiles: what real training looks like to Prophet's profiler.
+"""The recorded profiles in configs/profiles: real training as Prophet's profiler sees it.
 
 Rule of this file: from finished runs of configs/profiles/record.yaml to profiles that name their source. `make
-profiles` records them anew on the machine at hand, which takes about five minutes.
+profiles` records them again on this machine, which takes about five minutes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tools.kept import processor
 
 CONFIG = "record.yaml"
 PACKAGES = {"torch": "torch", "gluon": "mxnet"}
-"""Policies of the config, named for the front end, and the package that computes under each."""
+"""Policies of the config, named after front ends, and the package that computes with each."""
 DRAWN = "gluon-resnet50"
-"""Profile whose picture is on a page of results."""
+"""Name of the profile whose picture is on a page of results."""
 
 
 def source(job: SyntheticJob, package: str, workers: int, where: str) -> str:
@@ -36,9 +36,9 @@ def source(job: SyntheticJob, package: str, workers: int, where: str) -> str:
 
 
 def named(learned: Profile, name: str, parameters: Sequence[str], sizes: Sequence[int]) -> Profile:
-    """Return the profile under its own name, with the model's gradients by name if all of them were recorded.
+    """Return the profile with this name, and with the model's named gradients if all of them were recorded.
 
-    It may have learned blocks. A gradient then is one or several of them, and is there when the first one is.
+    Learned "gradients" may be blocks. A gradient is then one or several blocks, generated with the first of them.
     """
     blocks = iter(learned.gradients)
     gradients = []
@@ -56,7 +56,7 @@ def named(learned: Profile, name: str, parameters: Sequence[str], sizes: Sequenc
 
 
 def profiles_of(cell: Cell, runs: Path) -> dict[str, Profile]:
-    """Return the profile of each policy of a cell by its name, from the folder of its runs. Raises UserError."""
+    """Return the profile of each policy of a cell, by policy, from the folder of its runs. Raises UserError."""
     assert isinstance(cell.job, SyntheticJob)
     profiles = {}
     for policy in cell.policies:
@@ -69,9 +69,9 @@ def profiles_of(cell: Cell, runs: Path) -> dict[str, Profile]:
 
 
 def measure(out: Path, results: Path, *, profiles: str = "configs/profiles", where: str = "") -> None:
-    """Run the config in `profiles` and write a profile of each run beside it, all or none; a picture goes to `results`.
+    """Run the config in `profiles`, write each run's profile beside it, all or none, and draw a picture in `results`.
 
-    `where` names the processor in the profiles' source; the default is this machine's. Raises UserError.
+    `where` names the processor in the profiles' source; "" for this machine's. Raises UserError.
     """
     folder = Path(profiles)
     experiment = load_experiment(folder / CONFIG)

@@ -1,13 +1,13 @@
-"""`make regret`: the cost for a job of finding its best arm, on jobs whose times are drawn.
+"""`make regret`: the cost to a job of finding its best arm, on jobs with randomly drawn times.
 
-Rule of this file: jobs whose truth is known, and a decider's results on them. Times are seconds of a virtual clock. The
-jobs are drawn from seeds, so the figures are the same on every machine. Before the tuner a judge of cuts decided, by
-rules and thresholds; it was run on the same jobs, and its figures are kept as they were.
+Rule of this file: jobs with known true times, and a decider's results on them. Times are seconds of a virtual clock.
+The jobs are drawn from seeds, so the figures are the same on every machine. Before the tuner, a judge of cuts decided
+by rules and thresholds; it ran on the same jobs, and its figures are kept unchanged.
 
-A job has arms: sizes of blocks, each with a true effect, a prediction that errs, and the cost of a change. The truth
-comes from shapes that no decider knows, predictions err in correlated ways, and iterations scatter, are slow together,
-have outliers and drift. Regret after n iterations is what they took beyond n times the best arm's own time, as a share
-of that.
+A job has arms: block sizes, each with a true effect, an imperfect prediction, and the cost of a change. True effects
+come from shapes that no decider knows, errors of predictions are correlated, and iterations are noisy, autocorrelated,
+with outliers and drift. Regret after n iterations is their time beyond n times the best arm's own time, as a share of
+the latter.
 """
 
 from __future__ import annotations
@@ -27,42 +27,42 @@ from tools import kept
 
 Array = NDArray[np.float64]
 SIZES = tuple(64 << 10 << place for place in range(7))
-"""Sizes of blocks, in bytes."""
+"""Block sizes, in bytes."""
 ITERATIONS = 500
 COUNTS = (50, 100, 500)
 BAD = 0.10
-"""Share above the best arm's time from which on an arm's iteration is a bad one."""
+"""Share above the best arm's time from which an iteration counts as bad."""
 ITERATION_S = 0.3
 FIRST = 3
-"""Arm that jobs begin with."""
+"""Arm with which jobs begin."""
 NOISES = (0.01, 0.04, 0.15)
 DRIFT = 0.001
 
 
 @dataclass(frozen=True)
 class Family:
-    """Jobs of one kind. Deviations are shares."""
+    """Kind of jobs. Standard deviations are shares."""
 
     name: str
     shape: Callable[[np.random.Generator, Array], Array]
-    """Effects (logarithms of times) of block sizes, given in doublings from the smallest on."""
+    """Returns effects (logarithms of times) of block sizes, given in doublings from the smallest."""
     first_cost: float
-    """Iterations that a change costs to blocks that the job has not had."""
+    """Cost, in iterations, of a change to blocks that the job has not used before."""
     cost: float = 0.1
     hidden_cost: tuple[float, ...] = ()
-    """Cost of a change in each of the iterations after it, beyond `cost`. No decider is told."""
+    """Cost of a change in each of the iterations after it, in addition to `cost`. Unknown to deciders."""
     error: float = 0.05
-    """Deviation of predictions, beyond their common error."""
+    """Standard deviation of predictions, in addition to their common error."""
     correlated: float = 0.0
     outliers: float = 0.01
     change_at: int | None = None
-    """Iteration from which on the job has another truth, and predictions for it."""
+    """Iteration from which the job has other true effects and predictions; None for never."""
     refined: bool = False
-    """True if at `change_at` predictions alone are others."""
+    """True if only predictions change at `change_at`."""
 
 
 class DrawnJob(NamedTuple):
-    """A drawn job. `effects` and `predicted` have a row for each truth, a column for each arm."""
+    """A drawn job. `effects` and `predicted` are factors: a row before and after a change, a column for each arm."""
 
     effects: Array
     predicted: Array
@@ -72,7 +72,7 @@ class DrawnJob(NamedTuple):
 
 
 def valley(random: np.random.Generator, doublings: Array) -> Array:
-    """Return effects of a valley: small blocks cost messages, large ones stand in the way of more urgent ones."""
+    """Return effects of a valley: small blocks cost messages, large ones delay more urgent ones."""
     best = random.uniform(0.5, 5.5)
     below, above = random.uniform(0.01, 0.08), random.uniform(0.005, 0.05)
     off = doublings - best
@@ -81,18 +81,18 @@ def valley(random: np.random.Generator, doublings: Array) -> Array:
 
 
 def dear_messages(random: np.random.Generator, doublings: Array) -> Array:
-    """Return effects of costly messages: the time falls with the size to a plain."""
+    """Return effects of costly messages: the time falls with the size to a plateau."""
     effects: Array = random.uniform(0.2, 0.8) * 2.0**-doublings * random.uniform(1, 3)
     return effects + random.normal(0, 0.006, len(doublings))
 
 
 def flat(random: np.random.Generator, doublings: Array) -> Array:
-    """Return effects of sizes that hardly differ."""
+    """Return effects that hardly differ between sizes."""
     return np.array(random.normal(0, 0.008, len(doublings)))
 
 
 def cliff(random: np.random.Generator, doublings: Array) -> Array:
-    """Return a valley with sizes at one end that take several times as long, which no prediction knows."""
+    """Return a valley in which sizes at one end take 1.5 to 4 times as long, which predictions miss."""
     effects = valley(random, doublings)
     edge = random.uniform(1.0, 2.5)
     far = doublings < edge if random.random() < 0.5 else doublings > doublings[-1] - edge
@@ -123,7 +123,7 @@ FAMILIES = (
 
 
 def draw(family: Family, noise: float, seed: int) -> DrawnJob:
-    """Draw the job of this seed; the same truth for each noise."""
+    """Draw the job of this seed; its true effects are the same for each noise."""
     random = np.random.default_rng(seed)
     doublings = np.arange(len(SIZES), dtype=float)
     rows = 2 if family.change_at is not None else 1
@@ -141,7 +141,7 @@ def draw(family: Family, noise: float, seed: int) -> DrawnJob:
 
 
 def _predicted(random: np.random.Generator, effects: Array, error: float) -> Array:
-    """Return `effects` as a model of the wire would predict them: partly tilted, partly blind, partly random."""
+    """Return predictions of `effects` like those of a model of the wire: tilted, damped, and with random errors."""
     doublings = np.arange(len(effects)) - random.uniform(0, len(effects) - 1)
     blind = random.uniform(0.3, 1.1)
     far = np.clip(effects - np.median(effects), -0.3, 0.3)
@@ -152,18 +152,18 @@ def _predicted(random: np.random.Generator, effects: Array, error: float) -> Arr
 
 
 class ByTuner:
-    """Prophet's tuner as the decider on the next arm, as a job of this family has it; arms are places in SIZES."""
+    """Decider that is Prophet's tuner, as in a job of this family. Arms are indices into SIZES."""
 
     def __init__(self, family: Family) -> None:
         self._tuner = Tuner(Model())
         self._costs = family.first_cost, family.cost
 
     def predicted(self, iterations_s: Sequence[float]) -> None:
-        """Take the predicted time of each arm from here on."""
+        """Take the predicted time of each arm from now on."""
         self._tuner.predict([Arm(arm, float(s), SIZES[arm], "", *self._costs) for arm, s in enumerate(iterations_s)])
 
     def ended(self, arm: int, iteration_s: float) -> int:
-        """Take the time of an iteration under this arm. Returns the next arm."""
+        """Take the time of an iteration with this arm, and return the next arm."""
         self._tuner.observe(arm, iteration_s)
         following = self._tuner.next(arm).arm
         assert isinstance(following, int)
@@ -171,7 +171,7 @@ class ByTuner:
 
 
 class Course(NamedTuple):
-    """Course of a job: the arm of each iteration, its time, changes included, and what each arm takes by itself."""
+    """Course of a job: each iteration's arm and time, with costs of changes, and each arm's time without them."""
 
     arms: NDArray[np.int64]
     took_s: Array
@@ -181,7 +181,7 @@ class Course(NamedTuple):
 
 
 def run(job: DrawnJob, decider: Any) -> Course:
-    """Run the job with this decider, from the arm FIRST on."""
+    """Run the job with this decider, starting with the arm FIRST."""
     family = job.family
     changes_at = ITERATIONS if family.change_at is None else family.change_at
     truths = (np.arange(ITERATIONS) >= changes_at).astype(np.int64)
@@ -203,20 +203,20 @@ def run(job: DrawnJob, decider: Any) -> Course:
 
 
 class Figures(NamedTuple):
-    """Figures of several jobs of one family and noise; shares are means."""
+    """Figures of several jobs of one family and noise, means unless stated."""
 
     regret: tuple[float, ...]
     """Regret after each of COUNTS."""
     after_change: float | None
     """Regret of the first 100 iterations after a change; None if there is none."""
     rests_off: float
-    """Share by which the arm at rest is slower than the best."""
+    """Share by which the final arm is slower than the best."""
     nine_of_ten: float
-    """The same, in all but a tenth of the jobs at most."""
+    """90th percentile of the same."""
     until_rest: float
-    """Iterations until rest, a median."""
+    """Median number of iterations until the final arm."""
     bad: float
-    """Iterations under arms that are slower than the best by more than BAD."""
+    """Number of iterations with arms that are slower than the best by more than BAD."""
 
 
 def figures(courses: Iterable[Course]) -> Figures:
@@ -244,7 +244,7 @@ def figures(courses: Iterable[Course]) -> Figures:
 
 @dataclass(frozen=True)
 class FamilyRow:
-    """One family of jobs at one noise; `judge` has the figures of the earlier rules, if kept."""
+    """One family of jobs at one noise level; `judge` has the earlier rules' figures, if kept."""
 
     family: str
     noise: float
@@ -261,7 +261,7 @@ class Regrets:
 
 
 def measure(out: Path, results: Path, *, jobs: int = 20) -> Regrets:
-    """Run `jobs` of each family at each noise. Raises UserError."""
+    """Run `jobs` of each family at each noise level. Raises UserError."""
     before = kept.kept(results, "regret", Regrets)
     judges = {(row.family, row.noise): row.judge for row in (before.data.rows if before else ())}
     rows = []

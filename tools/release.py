@@ -1,9 +1,8 @@
-"""The distributions of a release: built, and tried as who installs them will find them.
+"""Build the distributions of a release, and test them as installed.
 
-Rule of this file: the source distribution of the checkout and a wheel of it for each given Python, and nothing that is
-uploaded. Building is pip's, build's and auditwheel's, and `twine check` looks at the metadata. Looked at here: the
-changelog, the files of each distribution, and that what is installed works. `make release` runs it; the index of pip is
-needed.
+Rule of this file: the checkout's source distribution and its wheel for each given Python; nothing is uploaded. pip,
+build and auditwheel build, and `twine check` checks the metadata. This file checks the changelog, the files in each
+distribution, and that installed ones work. `make release` runs it; it needs pip's index.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 NAME = "prophet_scheduler"
 AUTOLOAD = "prophet-autoload.pth"
 MADE_BY_BUILDING = ("PKG-INFO", "setup.cfg", f"{NAME}.egg-info/")
-"""Files in every source distribution, and in no checkout."""
+"""Files that building adds to every source distribution."""
 PACKAGES = {
     "prophet/prophet_scheduler": "prophet_scheduler/",
     "configs": "prophet_scheduler/configs/",
@@ -39,9 +38,9 @@ PACKAGES = {
     "plugins/torch/prophet_ddp": "prophet_ddp/",
     "plugins/torch/prophet_fsdp": "prophet_fsdp/",
 }
-"""Folders of the checkout, and where the wheel has them."""
+"""Folders of the checkout, and their places in the wheel."""
 INSTALLED = (".py", ".pyi", ".typed", ".json", ".yaml", ".css", ".js", ".j2")
-"""Suffixes of a package's installed files; C++ is compiled."""
+"""Suffixes of the files that are installed as they are; C++ is compiled."""
 NATIVE = ("prophet_scheduler/core/_native.", "prophet_scheduler/lab/testbed/_relay.", "prophet_byteps/_hook.")
 USE = "from prophet_scheduler.core import _native; from prophet_byteps.hook import Hook; Hook.load()"
 """Program that fails if a native part is missing or does not load."""
@@ -55,7 +54,7 @@ DDP_JOB = ROOT / "tests/scripts/ddp_plain.py"
 
 
 def sdist_problems(names: Iterable[str], tracked: Iterable[str]) -> list[str]:
-    """Return the errors in the files of a source distribution, given those that git tracks, in one line each."""
+    """Compare a source distribution's files with those that git tracks; return one line for each error."""
     packed = {name for name in names if not name.startswith(MADE_BY_BUILDING)}
     wanted = set(tracked)
     return [
@@ -65,7 +64,7 @@ def sdist_problems(names: Iterable[str], tracked: Iterable[str]) -> list[str]:
 
 
 def wheel_problems(names: Iterable[str], tracked: Iterable[str]) -> list[str]:
-    """Return the errors in the files of a wheel, given those that git tracks, in one line each."""
+    """Compare a wheel's files with those that git tracks; return one line for each error."""
     packed = set(names)
     wanted = {AUTOLOAD}
     for folder, place in PACKAGES.items():
@@ -82,17 +81,17 @@ def wheel_problems(names: Iterable[str], tracked: Iterable[str]) -> list[str]:
 
 
 def check_changelog(text: str, version: str = __version__) -> None:
-    """Raise UserError unless the changelog's newest entry is that of the version."""
+    """Raise UserError unless the changelog's newest entry is the version's."""
     newest = next((line for line in text.splitlines() if line.startswith("## ")), "## nothing")
     if newest.removeprefix("## ").split()[:1] != [version]:
         raise UserError(f"CHANGELOG.md: the newest entry is {newest[3:]!r} and the version is {version}; add its entry")
 
 
 class Environment:
-    """Virtual environment of a Python, initially empty; the pip of this process's Python fills it."""
+    """Virtual environment of a Python, initially empty. This process's pip installs into it."""
 
     def __init__(self, python: str, folder: Path) -> None:
-        """Make the environment. Raises UserError if the Python cannot."""
+        """Create the environment. Raises UserError if that fails."""
         self._folder = folder
         run(python, "-m", "venv", "--without-pip", str(folder))
 
@@ -100,12 +99,12 @@ class Environment:
         return str(self._folder / "bin" / name)
 
     def pip(self, *arguments: str) -> None:
-        """Run pip for it. Raises UserError."""
+        """Run pip for this environment. Raises UserError."""
         run(sys.executable, "-m", "pip", "--python", self.program("python"), "--quiet", *arguments)
 
 
 def run(*command: str, cwd: Path | None = None, environ: Mapping[str, str] | None = None) -> str:
-    """Return the command's output. Raises UserError with its last line if it fails."""
+    """Run a command and return its output. Raises UserError with the last line if it fails."""
     done = outcome(*command, cwd=cwd, environ=environ)
     if done.returncode != 0:
         words = (done.stderr + done.stdout).strip().splitlines()
@@ -116,9 +115,10 @@ def run(*command: str, cwd: Path | None = None, environ: Mapping[str, str] | Non
 def outcome(
     *command: str, cwd: Path | None = None, environ: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Return how the command ended. Raises UserError if there is no such command.
+    """Run a command and return its result. Raises UserError if there is no such command.
 
-    It sees nothing of this checkout, and none of this process's settings but `environ`.
+    It runs without the variables of Python, so that it does not see this checkout, of Prophet and of BytePS, except
+    those in `environ`.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PROPHET_", "BYTEPS_"))}
     try:
@@ -128,21 +128,20 @@ def outcome(
 
 
 def check_installed(wheel: Path, plugins: Sequence[Path], python: str, place: Path) -> None:
-    """Install the wheel into an empty environment in `place`, and use it without the plugins and with them. Raises
-    UserError.
+    """Install the wheel into an empty environment in `place`, and test it, without plugins and with them.
 
-    If the Python is this process's, its torch is installed too, for a job of DistributedDataParallel.
+    If the Python is this process's, also install its torch and run a job of DistributedDataParallel. Raises UserError.
     """
     environment = Environment(python, place / "environment")
     environment.pip("install", str(wheel.resolve()))
     own, prophet = environment.program("python"), environment.program("prophet")
     if __version__ not in run(prophet, "--version", cwd=place).split():
-        raise UserError(f"the installed command is not of version {__version__}")
+        raise UserError(f"the installed command does not have version {__version__}")
     run(own, "-c", USE, cwd=place)
     for variable, wanted in {SCHEDULER: True, DDP_SCHEDULER: True, "NOTHING_OF_PROPHET": False}.items():
         loaded = run(own, "-c", LOADED, cwd=place, environ={variable: "prophet"}).strip()
         if loaded != str(wanted):
-            raise UserError(f"the autoload does not go by its variables: with {variable} it loads {loaded}")
+            raise UserError(f"the autoload does not follow its variables: with {variable} it loads {loaded}")
     doctor = outcome(prophet, "doctor", cwd=place)
     if doctor.returncode != 2 or "PyTorch: not installed; run next: pip install torch" not in doctor.stdout:
         raise UserError(f"the installed `prophet doctor` should ask for torch: {doctor.stdout}{doctor.stderr}")
@@ -166,7 +165,7 @@ def check_installed(wheel: Path, plugins: Sequence[Path], python: str, place: Pa
 
 
 def build_plugins(sdist: Path, folder: Path) -> list[Path]:
-    """Build the plugins' wheels, which every Python can use, from the source distribution. Raises UserError."""
+    """Build the plugins' wheels, which are for any Python, from the source distribution. Raises UserError."""
     with tempfile.TemporaryDirectory() as name, tarfile.open(sdist) as archive:
         place = Path(name)
         archive.extractall(place, filter="data")
@@ -177,7 +176,7 @@ def build_plugins(sdist: Path, folder: Path) -> list[Path]:
 
 
 def release(folder: Path, pythons: Iterable[str]) -> int:
-    """Build the distributions into `folder` and check them. Raises UserError with all that is wrong."""
+    """Build the distributions into `folder` and check them. Raises UserError with all errors."""
     check_changelog((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
     tracked = run("git", "ls-files", cwd=ROOT).splitlines()
     for old in folder.glob("prophet_*-*"):
@@ -204,7 +203,7 @@ def release(folder: Path, pythons: Iterable[str]) -> int:
             problems += [f"{wheel.name}: {line}" for line in wheel_problems(files, tracked)]
             if not problems:
                 check_installed(wheel, plugins, python, place)
-            shutil.move(wheel, folder / wheel.name)  # which may be on another disk
+            shutil.move(wheel, folder / wheel.name)  # the folder may be on another disk
         print(folder / wheel.name, flush=True)
     if problems:
         raise UserError("; ".join(problems))
@@ -213,10 +212,10 @@ def release(folder: Path, pythons: Iterable[str]) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status 2 with one line where something is wrong with what was built."""
+    """Build and check. If something is wrong, print one line and return exit status 2."""
     parser = argparse.ArgumentParser(prog="python -m tools.release", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("dist"), help="where the distributions go (default: dist)")
-    parser.add_argument("pythons", nargs="*", default=[sys.executable], help="Pythons to make wheels for; this one")
+    parser.add_argument("--out", type=Path, default=Path("dist"), help="folder for the distributions (default: dist)")
+    parser.add_argument("pythons", nargs="*", default=[sys.executable], help="Pythons to build wheels for; this one")
     options = parser.parse_args(arguments)
     return exit_status(lambda: release(options.out, options.pythons))
 

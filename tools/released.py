@@ -1,9 +1,9 @@
-"""Jobs of many gradients on either build of BytePS: with the corrections, as installed, and as it was released.
+"""Jobs with many gradients on either build of BytePS: the installed one, with corrections, and the released one.
 
-Rule of this file: where a build is, which jobs are run on it, and what is counted of them. `backlog` counts the ends of
-jobs whose workers have more messages to send than a socket of the released ps-lite bears. `memory` samples what a
-message costs: a push or a pull of one partition. What is counted already is not run again, so both can be interrupted,
-and no job is repeated for how it ended.
+Rule of this file: where the builds are, which jobs run on them, and what is counted. `backlog` counts the outcomes of
+jobs whose workers have more messages to send than a socket of the released ps-lite can take. `memory` samples the
+memory per message: a push or a pull of one partition. Finished runs are not repeated, whatever their outcome, so both
+can be interrupted.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ BUILDS = ("corrected", "released")
 BACKLOG_POLICIES = (STOCK, "fifo", "p3", "prophet")
 BACKLOG_PORT = 24700
 PORTS = 250
-"""Number of ports taken in turn, since one stays busy for a while."""
+"""Number of ports to use in turn, since a port stays busy for a while."""
 MEMORY_POLICIES: Mapping[str, int] = {STOCK: 4_096_000, "prophet": DEFAULT_PARTITION_BYTES}
-"""Policies that are compared, with the bytes of a partition."""
+"""Policies to compare, with the bytes of a partition."""
 MEMORY_PORT = 24600
 ROLES = {"worker": "worker0", "server": "server0"}
 MOST_BYTES = 4e9
-"""Resident bytes of a process at which a run ends."""
+"""Resident bytes of a process above which a run is ended."""
 
 
 def many_gradients(job: Mapping[str, int]) -> list[str]:
-    """Return the script for a job of so many `gradients` of `size_bytes` each, for so many `iterations`."""
+    """Return the script and arguments for a job with `gradients` of `size_bytes` each, for `iterations`."""
     sizes = (job["gradients"], job["size_bytes"], job["iterations"])
     return [str(Path(__file__).with_name("many_gradients.py")), *map(str, sizes)]
 
 
 def provide_build(name: str, out: Path) -> dict[str, str]:
-    """Return the environment that a job needs for the build `name`; the released one is unpacked under `out`.
+    """Return the environment that makes a job use the build `name`. Build the released one, and unpack it under `out`.
 
     Raises UserError if it cannot be built.
     """
@@ -74,7 +74,7 @@ def provide_build(name: str, out: Path) -> dict[str, str]:
 
 
 def unfused(policy: str, env: Mapping[str, str]) -> Contender:
-    """Return a policy whose gradients travel one by one, with the environment of its build."""
+    """Return a policy that sends gradients one by one, with its build's environment."""
     return Contender(policy, policy, {**env, **({} if policy == STOCK else {SCHEDULER: policy, FUSION: "0"})})
 
 
@@ -93,7 +93,7 @@ def backlog(
     still: float = 30.0,
     limit: float = 240.0,
 ) -> dict[str, Any]:
-    """Make the missing ones of so many `starts` of each policy, interleaved, on workers' links of `rate`.
+    """Make missing starts, up to `starts` of each policy, interleaved, with workers' links of `rate`.
 
     A start has stopped after `still` seconds without traffic, and is late after `limit` seconds. The rate is kept in
     bits per second. Raises UserError.
@@ -117,22 +117,22 @@ def backlog(
 
 @dataclass
 class Samples:
-    """One run: `resident[role]` has the bytes at each of `iterations`; `why` it ended early, in one line."""
+    """One run: `resident[role]` has the resident bytes at each of `iterations`. `why` is one line if it ended early."""
 
     build: str
     policy: str
     messages: int
-    """Messages of one worker in an iteration; a server has those of all workers."""
+    """Messages of one worker in an iteration; a server has all workers' messages."""
     iterations: list[int] = field(default_factory=list)
     resident: dict[str, list[int]] = field(default_factory=lambda: {role: [] for role in ROLES})
     why: str = ""
 
     def look(self, marks: Marks, processes: Mapping[str, Process]) -> str | None:
-        """Take a sample when another iteration is over. Returns a reason to end the run if memory runs out."""
+        """Take a sample if another iteration is over. Return a reason to end the run if memory exceeds MOST_BYTES."""
         if marks.iteration > (self.iterations[-1] if self.iterations else 0):
             try:
                 memory = {role: psutil.Process(processes[node].pid).memory_info().rss for role, node in ROLES.items()}
-            except psutil.Error:  # it has just ended
+            except psutil.Error:  # the process has just exited
                 return None
             self.iterations.append(marks.iteration)
             for role, resident in memory.items():
@@ -143,9 +143,9 @@ class Samples:
 
 
 def memory(out: Path, results: Path, *, seconds: float = 200.0) -> list[Samples]:
-    """Make the missing runs, nothing fused, each for `seconds` at most. Raises UserError if one failed or stood still.
+    """Make missing runs, without fusion, each for `seconds` at most. Raises UserError if one fails or hangs.
 
-    A run that needs too much time or memory is ended, and kept as far as it came.
+    A run that needs too much time or memory is ended, and its samples so far are kept.
     """
     reexec_in_user_namespace()
     cluster, job = cluster_of("none"), {"gradients": 4, "size_bytes": 262_144, "iterations": 10_000}

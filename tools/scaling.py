@@ -1,7 +1,7 @@
-"""Growth of the simulator's cost: wall time, events and memory over the number of workers and gradients.
+"""Growth of the simulator's cost: elapsed time, events and memory by number of workers and gradients.
 
-Rule of this file: measuring and drawing. Each size runs in a process of its own, so
-that its memory is its own. `make scaling` runs it, for about five minutes.
+Rule of this file: measuring and drawing. Each size runs in its own process, to measure its memory separately. `make
+scaling` runs it; it takes about five minutes.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ FIGURE = "simulator-scaling.png"
 RATE = 125e6
 """Bytes per second of each worker's link."""
 SIZES = ((1, 1000), (10, 1000), (100, 1000), (1000, 1000), (100, 10_000), (300, 10_000), (1000, 10_000))
-"""Workers and gradients of each measurement, one iteration."""
+"""Workers and gradients of each measurement, which is of one iteration."""
 
 
 def profile(gradients: int) -> Profile:
-    """Return `gradients` of 100 kB in steps of ten; computing takes about as long as the transfers."""
+    """Return a profile of `gradients` of 100 kB, in steps of ten. Computing takes about as long as the transfers."""
     step_s, forward_s = 10 * 100_000 / RATE, 100_000 / RATE / 2
     ends_s = [step_s * math.ceil((gradients - i) / 10) for i in range(gradients)]
     return Profile("even", tuple(GradientProfile(f"g{i}", 100_000, ends_s[i], forward_s) for i in range(gradients)))
 
 
 def cost_of(workers: int, gradients: int) -> dict[str, Any]:
-    """Measure one iteration and the transfers that lead to the next: seconds, events, this process's peak memory."""
+    """Measure one iteration and the transfers before the next: seconds, events, and this process's peak memory."""
     job_profile = profile(gradients)
     began = time.perf_counter()
     job = job_of_profile(job_profile, alone(job_profile))
@@ -50,7 +50,7 @@ def cost_of(workers: int, gradients: int) -> dict[str, Any]:
 
 
 def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Draw the wall time over n log n, on logarithmic axes; the goal is a straight line of slope 1."""
+    """Draw elapsed time against n log n, on logarithmic axes; the goal is a straight line of slope 1."""
     pyplot = need_pyplot()
     figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
     work, wall_s = [row["events"] * math.log2(row["events"]) for row in rows], [row["wall_s"] for row in rows]
@@ -67,8 +67,8 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def measure(out: Path, results: Path) -> list[dict[str, Any]]:
-    """Measure all sizes, and draw the figure into `results`. Raises MissingPackage without matplotlib, and OSError."""
-    need_pyplot()  # before five minutes are spent
+    """Measure all sizes, and draw the figure in `results`. Raises MissingPackage without matplotlib, and OSError."""
+    need_pyplot()  # fail before five minutes are spent
     rows = []
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
         for row in pool.map(cost_of, *zip(*SIZES, strict=True)):

@@ -1,8 +1,8 @@
-"""The pictures of docs/watching.md: `prophet top` and a report, of a job that is started for them.
+"""The pictures of docs/watching.md: `prophet top` and a report, of a job started for them.
 
-Rule of this file: the job, the headless browser, and from them to docs/images. What is seen is real: an all-reduce job
-under Prophet on two nodes with shaped links, asked while it trains. `make screenshots` runs it, for about two minutes;
-it needs what `prophet run` needs, and chromium for the report.
+Rule of this file: the job, the headless browser, and the pictures in docs/images. The data is real: an all-reduce job
+under Prophet on two nodes with shaped links, watched while it trains. `make screenshots` runs it; it takes about two
+minutes, and needs the same as `prophet run`, and chromium for the report.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ INSTALL = "on Debian: apt-get install chromium"
 IMAGES = Path("docs/images")
 EVERY_S = 1.0
 WIDTH = 104
-"""Letters of the terminal."""
+"""Columns of the terminal."""
 WINDOW = "1120,2300"
 LIMIT_S = 120
 JOB: Mapping[str, Any] = {
@@ -47,7 +47,7 @@ JOB: Mapping[str, Any] = {
 }
 CLUSTER = {"workers": 2, "servers": 1, "bandwidth": "250mbit"}
 FONTS = re.compile(r"\s*@font-face \{.*?\}\n", re.DOTALL)
-"""Fonts of rich's SVG, which would be fetched; without them the reader's own are used."""
+"""Web fonts in rich's SVG, which would be downloaded; without them the reader's own fonts are used."""
 
 
 def find_browser() -> str | None:
@@ -55,8 +55,8 @@ def find_browser() -> str | None:
 
 
 def headless(browser: str, page: Path, profile: Path, window: str, dark: bool, what: str) -> list[str]:
-    """Return the command that draws `page` and then does `what`, such as --dump-dom. `profile` is a folder for the
-    browser's own use, `window` its size as `width,height`.
+    """Return the command that renders `page` and then does `what`, such as --dump-dom. `profile` is a folder for the
+    browser's own use, `window` the window's size as `width,height`.
     """
     return [
         *(browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"),
@@ -80,7 +80,7 @@ def draw_report(browser: str, page: Path, out: Path, dark: bool) -> None:
 
 
 def looked(folder: Path, over: threading.Event) -> tuple[list[Document], float]:
-    """Look at the workers until `over`. Returns the last documents complete at both, and their Unix time."""
+    """Read the workers' statuses until `over`. Return the last that were complete at both, and their Unix time."""
     seen, seen_s = list[Document](), 0.0
     while not over.wait(EVERY_S):
         documents = ask_all([folder])
@@ -90,7 +90,7 @@ def looked(folder: Path, over: threading.Event) -> tuple[list[Document], float]:
 
 
 def measure(out: Path, results: Path, *, iterations: int = 70) -> None:
-    """Run the job in `out` and draw into IMAGES. Raises UserError."""
+    """Run the job in `out`, and draw the pictures in IMAGES. Raises UserError."""
     browser = find_browser()
     if browser is None:
         raise UserError(f"a picture of the report needs a browser; {INSTALL}")
@@ -113,7 +113,7 @@ def measure(out: Path, results: Path, *, iterations: int = 70) -> None:
     if failed or not seen:
         raise UserError(f"the job failed, or said nothing; see {out}")
     draw_top(seen, seen_s, IMAGES / "top.svg")
-    for file in record.glob("*.jsonl"):  # The folder of this checkout does not interest a reader.
+    for file in record.glob("*.jsonl"):  # Readers do not need the path of this checkout.
         file.write_text(file.read_text(encoding="utf-8").replace(f"{Path.cwd()}/", ""), encoding="utf-8")
     write_report(record, out / "report.html")
     for name, dark in (("report", False), ("report-dark", True)):

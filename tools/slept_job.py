@@ -1,6 +1,6 @@
-"""Rank that times DDP or FSDP2 with a model's gradients at another size, and computing slept.
+"""Rank that times DDP or FSDP2 with a model's gradients at another size, and computing replaced by sleep.
 
-Rule of this file: an ordinary training script. Each layer sleeps in forward and in backward as long as its part of the
+Rule of this file: an ordinary training script. Each layer sleeps in forward and backward for as long as its part of the
 model would compute. Rank 0 prints the seconds of each iteration. Over real gloo on shaped links:
 
     prophet testbed --bandwidth 250mbit -- python -m tools.slept_job fsdp2
@@ -29,9 +29,9 @@ from prophet_scheduler.models import zoo
 from prophet_scheduler.simulate.sharded import modules_of
 
 WAYS = ("ddp", "fsdp2", "kept", "hsdp", "replicate")
-"""DistributedDataParallel; FSDP2, or with parameters kept after forward; HSDP of two replicas; FSDP2's replicate()."""
+"""DistributedDataParallel; FSDP2; the same, keeping parameters after forward; HSDP of two replicas; replicate()."""
 FIRST = 5
-"""Iterations that the mean leaves out."""
+"""Iterations at the start that the mean leaves out."""
 
 
 class _Compute(torch.autograd.Function):
@@ -48,7 +48,7 @@ class _Compute(torch.autograd.Function):
 
 
 class SlowLayer(torch.nn.Module):
-    """Layer with `size_bytes` of parameters that computes for `forward_s` and `backward_s`."""
+    """Layer with `size_bytes` of parameters that sleeps for `forward_s` and `backward_s`."""
 
     def __init__(self, size_bytes: int, forward_s: float, backward_s: float) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class SlowLayer(torch.nn.Module):
 
 
 def layers_of(profile: Profile, batch: int) -> list[SlowLayer]:
-    """Return a layer for each gradient, in forward order. Each computes for `batch` batches."""
+    """Return a layer for each gradient, in forward order, with the computing time of `batch` batches."""
     made_s = [*(gradient.generation_s for gradient in profile.gradients), 0.0]
     backward_s = [max(0.0, now - before) for now, before in itertools.pairwise(made_s)]
     return [
@@ -72,7 +72,7 @@ def layers_of(profile: Profile, batch: int) -> list[SlowLayer]:
 
 
 def spread(model: torch.nn.Sequential, way: str, half: bool) -> torch.nn.Module:
-    """Return the model on all ranks in this way; with `half`, half precision travels."""
+    """Return the model, distributed over all ranks in this way; with `half`, it is sent in half precision."""
     ranks = dist.get_world_size()
     if way == "ddp":
         ddp = torch.nn.parallel.DistributedDataParallel(model)
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--forward", type=float, default=0.3, help="seconds")
     parser.add_argument("--backward", type=float, default=0.6, help="seconds")
     parser.add_argument("--batch", type=int, default=1, help="batches that each iteration computes")
-    parser.add_argument("--half", action="store_true", help="let half precision travel")
+    parser.add_argument("--half", action="store_true", help="send in half precision")
     parser.add_argument("--iterations", type=int, default=30)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)

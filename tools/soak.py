@@ -1,8 +1,8 @@
-"""A soak: starts, tasks, long training under changing rates, and the faults of configs/faults.yaml, again and again.
+"""A soak test: repeated starts, tasks, long training under changing rates, and the faults of configs/faults.yaml.
 
-Rule of this file: what is still to be run, in which pieces, how each job on the testbed is run, and what is kept of it.
-A piece that is there already is not run again, so it can be interrupted and goes on later; each part keeps its figures
-as soon as it has run. Times are seconds, sizes bytes.
+Rule of this file: the pieces still to run, how to run each job on the testbed, and the data to keep. Finished pieces
+are not run again, so it can be interrupted and continued; each part keeps its figures as soon as it has run. Times are
+seconds, sizes bytes.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ from tools.soak_records import PROPHETS, FaultRun, LongTraining, SoakData, SoakS
 NAME = "soak"
 ROOT = Path(__file__).parents[1]
 RUN_TASKS = 500_000
-"""Tasks of one run of the stress program: it steps aside once in each run. With a check a tenth, which is as slow."""
+"""Tasks in one run of the stress program, in which the hook steps aside once. With a check a tenth, in similar time."""
 PIECE_S = 900.0
 """Seconds of one job of long training."""
 FAULTS = Path("configs/faults.yaml")
 TRAINING = Path("configs/quickstart.yaml")
-"""Config whose job is trained for long, with more iterations."""
+"""Config of the job for long training, which gets more iterations."""
 RATES_BPS = (50e6, 400e6)
-"""Limits between which each worker's rate jumps, evenly in their logarithm."""
+"""Range of each worker's changing rate, drawn uniformly in its logarithm."""
 ITERATION_S = 0.25
-"""Approximate seconds of an iteration at these rates, for the number of iterations of a piece."""
+"""Approximate seconds of an iteration at these rates; it determines the number of iterations of a piece."""
 EVERY_S = 10.0
-"""Mean seconds that a rate stays in long training."""
+"""Mean seconds between changes of rate in long training."""
 LEAST_SAMPLES = 10
 LEAST_ITERATIONS = 20
 ANY_LENGTH = {"warmup": 2, "target_accuracy": 0.01}
-"""Settings of a job that is too short to learn; its weights are compared."""
+"""Settings of a job that is too short for good accuracy; its weights are compared instead."""
 Samples = dict[str, list[tuple[int, int]]]
-"""Pairs (iterations done, resident bytes then) of each node."""
+"""Pairs (iterations done, resident bytes then), by node."""
 
 
 def short_fault_job() -> tuple[Experiment, str, str]:
-    """Return a server that stops for a second of a short job under Prophet, as one of `fault_jobs`."""
+    """Return a short job under Prophet whose server stops for a second, in the form of `fault_jobs`."""
     experiment = load_experiment(FAULTS, ["prophet"], 1)
     cell = next(cell for cell in experiment.cells if any(f.kind is FaultKind.STOPPED for f in cell.cluster.faults))
     (fault,) = cell.cluster.faults
@@ -87,7 +87,7 @@ def fault_jobs() -> list[tuple[Experiment, str, str]]:
 
 
 class MemoryWatch:
-    """Watch on the memory of a job's processes, which looks whenever its workers have finished more iterations."""
+    """Samples the memory of a job's processes whenever its workers have finished more iterations."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -96,11 +96,11 @@ class MemoryWatch:
         self._began_s = 0.0
 
     def testbed(self, cell: Cell) -> Testbed:
-        """Return a testbed that tells which process runs where."""
+        """Return a testbed that registers the process of each node here."""
 
         class Sampled(Testbed):
             def popen(own, node: str, argv: Sequence[str], *, env: Mapping[str, str], **how: Any) -> Any:
-                # A record of all events is kept in memory until the job's end, and would be taken for growth.
+                # Recorded events stay in memory until the job ends, and would look like growth.
                 process = super().popen(node, argv, env={k: v for k, v in env.items() if k != EVENTS_OUT}, **how)
                 self._processes[node] = psutil.Process(process.pid)
                 return process
@@ -116,7 +116,7 @@ class MemoryWatch:
             if done > (samples[-1][0] if samples else 0):
                 try:
                     samples.append((done, process.memory_info().rss))
-                except psutil.Error:  # it has just ended
+                except psutil.Error:  # the process has just exited
                     continue
 
     def run_ends(self, error: str | None) -> None:
@@ -124,7 +124,7 @@ class MemoryWatch:
 
 
 def run(experiment: Experiment, out: Path) -> tuple[str, Run, PolicyResult, MemoryWatch]:
-    """Run an experiment of one cell and policy. Raises UserError if there can be no testbed."""
+    """Run an experiment of one cell and policy. Raises UserError if a testbed is impossible."""
     watch = MemoryWatch()
     (done,) = run_experiment(experiment, out, watch.testbed, watch)
     ((name, (job,)),) = done.runs.items()
@@ -140,8 +140,8 @@ def fault_run(experiment: Experiment, fault: str, out: Path) -> FaultRun:
 
 
 def left_weights(folder: Path, workers: int) -> str | list[str]:
-    """Return the digest of the weights that a job left which failed after its training: several if its workers differ,
-    "" if not all left any.
+    """Return the digest of the weights from a job that failed after training: a list of several if workers differ, ""
+    if not all workers left any.
     """
     files = [folder / f"worker{number}.json" for number in range(workers)]
     digests = {read_worker(file).weights_sha256 or "" for file in files if file.exists()}
@@ -151,7 +151,7 @@ def left_weights(folder: Path, workers: int) -> str | list[str]:
 
 
 def long_training(policy: str, seconds: float, seed: int) -> Experiment:
-    """Return a job of about `seconds` under `policy`, whose rates change at random about every EVERY_S."""
+    """Return a job of about `seconds` under `policy`, whose rates change at random, every EVERY_S on average."""
     experiment = load_experiment(TRAINING, [policy], 1)
     (cell,) = experiment.cells
     job = cell.job.model_copy(update={"iterations": max(LEAST_ITERATIONS, round(seconds / ITERATION_S)), **ANY_LENGTH})
@@ -160,7 +160,7 @@ def long_training(policy: str, seconds: float, seed: int) -> Experiment:
 
 
 def changing_bandwidth(seed: int, seconds: float) -> Bandwidth:
-    """Return rates in bits per second for so long, each for a random time of EVERY_S on average."""
+    """Return random rates in bits per second for `seconds`, each lasting EVERY_S on average."""
     choices = random.Random(seed)
     low, high = np.log(RATES_BPS)
     points: list[tuple[float, float]] = []
@@ -194,7 +194,7 @@ def train_long(experiment: Experiment, out: Path) -> LongTraining:
 
 
 def growth(samples: Samples) -> dict[str, float]:
-    """Return bytes an iteration by node, over the second half of the samples."""
+    """Return the growth in bytes per iteration, by node, over the second half of the samples."""
     slopes = {}
     for node, several in samples.items():
         half = [pair for pair in several if pair[0] >= several[-1][0] / 2]
@@ -206,8 +206,8 @@ def growth(samples: Samples) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Amounts:
-    """Amounts to run: `starts` under Prophet on each engine, `tasks` plain and under each check, seconds of training
-    under each of its policies, and how often each fault.
+    """Amounts to run: `starts` under Prophet on each engine, `tasks` without a check and `checked_tasks` with each,
+    seconds of training under each of its policies, and `rounds` of all faults.
     """
 
     starts: int = 500
@@ -225,7 +225,7 @@ SHORT = Amounts(2, 100_000, 0, 5.0, 1, (), PROPHETS[:1], True)
 
 @dataclass(frozen=True)
 class Soak:
-    """The pieces of a soak in the folder `out`; none begins after `ends_at`."""
+    """Pieces of a soak in the folder `out`; none starts after `ends_at`."""
 
     out: Path
     amounts: Amounts
@@ -302,13 +302,13 @@ PARTS: Mapping[str, Callable[[Soak], Any]] = {
 def measure(
     out: Path, results: Path, *, parts: str = ",".join(PARTS), seconds: float = float("inf"), short: int = 0
 ) -> None:
-    """Run what is missing of the parts, and keep their figures after each. No piece begins after `seconds`.
+    """Run the missing pieces of the parts, and keep each part's figures. No piece starts after `seconds`.
 
-    `short`: as little as shows that every part works. Raises UserError, also if something was wrong under Prophet.
+    `short`: a smoke test of every part. Raises UserError, also if something was wrong under Prophet.
     """
     chosen = parts.split(",")
     if unknown := sorted(set(chosen) - set(PARTS)):
-        raise UserError(f"{unknown[0]!r} is no part of the soak; they are {', '.join(PARTS)}")
+        raise UserError(f"{unknown[0]!r} is no part of the soak; its parts are {', '.join(PARTS)}")
     if {"training", "faults"} & set(chosen):
         reexec_in_user_namespace()
     stored = kept.kept(results, NAME, SoakData)
@@ -321,7 +321,7 @@ def measure(
             data = replace(done, measured={**data.measured, part: here()}, load={**data.load, part: load})
         kept.keep(results, NAME, SoakData, data)
     if not soak.time_left():
-        print("time was over before all was run: call it again to go on")
+        print("out of time before all was run: call it again to continue")
     if wrong := data.wrong():
         print(*wrong, sep="\n")
         raise UserError(f"results that are wrong under Prophet: {len(wrong)}; docs/reliability.md has them")

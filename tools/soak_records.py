@@ -1,6 +1,6 @@
-"""Records of a soak: of each start, job and run of tasks, and of all of them together.
+"""Records of a soak: of each start, job and run of tasks, and of the whole soak.
 
-Rule of this file: values, their sums, and what counts as wrong. Times are seconds, sizes bytes.
+Rule of this file: values, their sums, and the definition of wrong results. Times are seconds, sizes bytes.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ BYTEPS, DDP = scheduled_engine(), engines()["ddp"]
 ENGINES = (BYTEPS.name, DDP.name)
 """Names of the engines in records."""
 PROPHETS = ("prophet", DDP.called_here("prophet"))
-"""The policy on each of them."""
+"""Names of Prophet's policy on each of them."""
 ERROR_LETTERS = 230
 KINDS = (0, 1, 0, 2)
-"""Kinds of StressJob, in turn: plain, two optimizers, plain, an evaluation."""
+"""Kinds of StressJob, used in turn: plain, two optimizers, plain, an evaluation."""
 STOCK_EVERY = 3
-"""Number of starts of which one is of the engine alone."""
+"""One in this many starts is without Prophet."""
 
 
 @dataclass(frozen=True)
 class SoakStart:
-    """One start: `first_s` from the start of its processes to the end of the slower worker's first iteration, `whole_s`
-    to the end of all processes. `wrong` is empty, or one line: it hung, failed, or had other weights or losses.
+    """One start: `first_s` is the time from the start of its processes until the slower worker's first iteration ends
+    (0 if it does not), `whole_s` until all exit. `wrong` is empty, or one line: it hung, failed, or had wrong results.
     """
 
     engine: str
@@ -38,14 +38,14 @@ class SoakStart:
     first_s: float
     whole_s: float
     result: str
-    """Digest of all workers' losses and weights."""
+    """Digest of all workers' losses and weights; empty if it hung or failed."""
     wrong: str = ""
 
 
 @dataclass(frozen=True)
 class FaultRun:
-    """One job under the faults of a cell: `weights` is a digest of its final model, empty if it did not come to its
-    end; `error` is why. `longest_iteration_s` is that of any worker.
+    """One job under the faults of a cell. `weights` is a digest of its final model, empty if it did not finish; `error`
+    is why. `longest_iteration_s` is the longest of all workers.
     """
 
     fault: str
@@ -66,12 +66,12 @@ class FaultRun:
 
     @property
     def hangs(self) -> bool:
-        """True if the harness had to end it."""
+        """True if the harness had to end the job."""
         return "hung: " in self.error
 
     @property
     def end(self) -> str:
-        """`trained`, or when and how it ended otherwise."""
+        """`trained`, or when and how the job failed."""
         if not self.error:
             return "trained"
         error = textwrap.shorten(self.error.removeprefix("repeat 1 of 1: ").removeprefix("hung: "), ERROR_LETTERS)
@@ -81,8 +81,8 @@ class FaultRun:
 
 @dataclass(frozen=True)
 class LongTraining:
-    """One job of many iterations. `growth_bytes` by role: resident memory an iteration, a line through the second half
-    of its samples. `messages` are the pushes and pulls of one worker, None if nobody counts them.
+    """One job of many iterations. `growth_bytes`, by node, is the growth of resident memory per iteration: the slope of
+    a line through the second half of its samples. `messages` counts one worker's pushes and pulls; None if unknown.
     """
 
     policy: str
@@ -92,7 +92,7 @@ class LongTraining:
     weights: str
     messages: int | None = None
     unfinished: int = 0
-    """Transfers that were waiting or under way when the job had ended."""
+    """Transfers that were waiting or in flight when the job had finished."""
     watchdog_releases: int = 0
     recuts: int = 0
     growth_bytes: dict[str, float] = field(default_factory=dict)
@@ -101,12 +101,12 @@ class LongTraining:
     error: str = ""
 
     def growth(self, role: str, iterations: float = 1.0) -> float | None:
-        """Return the growth in bytes in so many iterations of the role's process that grows most, if known."""
+        """Return the growth in bytes over `iterations` of the role's fastest-growing process; None if unknown."""
         slopes = [slope for node, slope in self.growth_bytes.items() if node.startswith(role)]
         return max(slopes) * iterations if slopes else None
 
     def growth_a_million(self, role: str) -> float | None:
-        """Return the same in a million messages."""
+        """Return the same growth per million messages."""
         if not self.messages:
             return None
         workers = sum(node.startswith("worker") for node in self.resident_bytes) if role == "server" else 1
@@ -115,25 +115,25 @@ class LongTraining:
 
 @dataclass(frozen=True)
 class SoakData:
-    """Data kept of the soak: each part's figures, and where it was `measured` last."""
+    """Kept data of the soak: each part's figures, and when and where it was last `measured`."""
 
     measured: dict[str, Provenance] = field(default_factory=dict)
     load: dict[str, float] = field(default_factory=dict)
-    """Load average of the machine's last minute when each part had run."""
+    """Load average, by part, of the last minute of its run."""
     starts: list[dict[str, Any]] = field(default_factory=list)
-    """Starts of each engine with and without Prophet, as `starts_of` sums them."""
+    """Starts of each engine with and without Prophet, as summed by `starts_of`."""
     tasks: list[dict[str, Any]] = field(default_factory=list)
-    """Tasks under each check, as `tasks_of` sums them."""
+    """Tasks under each check, as summed by `tasks_of`."""
     training: list[LongTraining] = field(default_factory=list)
     faults: list[FaultRun] = field(default_factory=list)
 
     @property
     def right_weights(self) -> set[str]:
-        """Digests of the jobs without a fault: one, where all is well."""
+        """Digests of jobs without a fault: one digest if all is well."""
         return {run.weights for run in self.faults if not run.fault and run.weights}
 
     def wrong(self) -> list[str]:
-        """Return all that went wrong under Prophet, a line each. A hang of an engine alone is not counted."""
+        """Return a line for everything that went wrong under Prophet. Hangs of an engine alone do not count."""
         lines = [
             f"start of {each['engine']}: {line}" for each in self.starts if each["prophet"] for line in each["wrong"]
         ]
@@ -155,9 +155,9 @@ class SoakData:
 
 
 def next_start(done: Sequence[SoakStart], wanted: int) -> tuple[str, bool, int] | None:
-    """Return (engine, True under Prophet, kind) of the start that comes after those that are `done`.
+    """Return (engine, True for Prophet, kind) of the start to make after those in `done`.
 
-    None if each engine has the `wanted` starts under Prophet. The engines take turns.
+    None once each engine has the `wanted` number of starts under Prophet. The engines take turns.
     """
     mine = {engine: [start.prophet for start in done if start.engine == engine] for engine in ENGINES}
     missing = [engine for engine in ENGINES if sum(mine[engine]) < wanted]
@@ -169,7 +169,7 @@ def next_start(done: Sequence[SoakStart], wanted: int) -> tuple[str, bool, int] 
 
 
 def starts_of(starts: Sequence[SoakStart]) -> list[dict[str, Any]]:
-    """Return what is kept of starts: `first_s` are the times of those whose first iteration came."""
+    """Return the data to keep about starts; `first_s` has the times of those that finished an iteration."""
     groups: dict[tuple[str, bool], list[SoakStart]] = {}
     for start in starts:
         groups.setdefault((start.engine, start.prophet), []).append(start)

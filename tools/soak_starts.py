@@ -1,13 +1,13 @@
-"""Starts of small jobs, again and again: whether each ends with the weights of the engine alone, and how long its first
-iteration takes to come.
+"""Repeated starts of small jobs: whether each ends with the engine's own weights, and the time until the end of its
+first iteration.
 
-Rule of this file: which jobs are started, how, and what is kept of each start. It is a program of its own, `python -m
-tools.soak_starts`, since the processes that it forks end by leaving it; tools/soak.py calls it.
+Rule of this file: the jobs, how they start, and the data kept of each start. It is a separate program, `python -m
+tools.soak_starts`, since the processes that it forks exit by leaving it; tools/soak.py calls it.
 
-Every start forks its processes from this one, which has imported torch and nothing else of the job, so that each begins
-as a process of its own does and no start waits for the disk. Half of the jobs are plain, a quarter has two optimizers,
-a quarter an evaluation on one worker in the middle. The machines are processes of this one, joined by its loopback
-interface. Gradients are whole numbers (tools/ddp_stress.py).
+Every start forks its processes from this one, which has imported torch but nothing else of the job, so that each begins
+like a separate process and no start waits for the disk. Half of the jobs are plain, a quarter have two optimizers, a
+quarter evaluate on one worker in the middle. The "machines" are processes on this machine, connected by its loopback.
+Gradients are whole numbers (tools/ddp_stress.py).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ITERATIONS = 6
 WORKERS = 2
 NODES = ("scheduler", "server0", "worker0", "worker1")
 LIMIT_S = 60.0
-"""Longest seconds of one start."""
+"""Maximum seconds of one start."""
 
 
 def live_in_byteps(node: str, job: StressJob, port: int, folder: Path, sockets: Path) -> None:
@@ -57,12 +57,12 @@ def live_in_byteps(node: str, job: StressJob, port: int, folder: Path, sockets: 
     os.environ.update(BYTEPS.environment(node, RunNetwork(WORKERS, 1, addresses, "lo", port, str(place))))
     os.environ.update(ONE_THREAD)
     if not is_worker(node):
-        import byteps.server  # noqa: F401, it serves until all workers have ended
+        import byteps.server  # noqa: F401, it serves until all workers have finished
 
         return
     if job.prophet:
         os.environ[settings.SCHEDULER] = "prophet"
-        import prophet_byteps.autoload  # noqa: F401, as the line in site-packages does
+        import prophet_byteps.autoload  # noqa: F401, as the .pth file in site-packages does
     import byteps.torch as bps
 
     bps.init()
@@ -80,12 +80,12 @@ def live_in_byteps(node: str, job: StressJob, port: int, folder: Path, sockets: 
 
 def start_in_byteps(job: StressJob, folder: Path) -> list[dict[str, Any]]:
     """Return the workers' results. Raises Wrong."""
-    sockets = Path(tempfile.mkdtemp(prefix="soak-"))  # names of UNIX sockets are short
+    sockets = Path(tempfile.mkdtemp(prefix="soak-"))  # paths of UNIX sockets must be short
     port = free_port()
     lives = {node: functools.partial(live_in_byteps, node, job, port, folder, sockets) for node in NODES}
     try:
         ddp_stress.live(lives, folder, LIMIT_S)
-    except Wrong:  # and not `finally`, which the forked processes leave through, too
+    except Wrong:  # not `finally`, which forked processes would also run
         shutil.rmtree(sockets)
         raise
     shutil.rmtree(sockets)
@@ -93,7 +93,7 @@ def start_in_byteps(job: StressJob, folder: Path) -> list[dict[str, Any]]:
 
 
 def start(engine: str, prophet: bool, kind: int, seed: int, folder: Path) -> SoakStart:
-    """Make one start. A hang or a failure is kept as its result."""
+    """Make one start. A hang or failure is part of the result."""
     job = StressJob(WORKERS, kind, ITERATIONS, seed=seed, prophet=prophet)
     began = time.monotonic()
     try:
@@ -113,24 +113,24 @@ def start(engine: str, prophet: bool, kind: int, seed: int, folder: Path) -> Soa
 
 
 def judged(new: SoakStart, done: Sequence[SoakStart]) -> SoakStart:
-    """Mark `new` as wrong if its result differs from the same job without Prophet, or an earlier one."""
+    """Mark `new` as wrong if its result differs from the same job's without Prophet, or else from an earlier one's."""
     same = [s for s in done if (s.engine, s.kind) == (new.engine, new.kind) and not s.wrong]
     reference = next((start for start in same if not start.prophet), next(iter(same), None))
     if new.wrong or reference is None or reference.result == new.result:
         return new
     of = "Prophet" if reference.prophet else "the engine alone"
-    return replace(new, wrong=f"other losses or weights than a start of {of}")
+    return replace(new, wrong=f"losses or weights differ from a start of {of}")
 
 
 def run(wanted: int, seconds: float, file: Path) -> int:
-    """Make starts until there are enough, or time is over. No `with`: forked processes leave through it, too."""
+    """Make starts until there are enough or time is up. No `with`: forked processes would also leave through it."""
     os.environ[settings.CACHE] = settings.OFF
     torch.set_num_threads(1)
     reexec_in_user_namespace()
     done = read_pieces(file, SoakStart)
     folder = file.parent.resolve() / "starts"
     folder.mkdir(parents=True, exist_ok=True)
-    gc.freeze()  # or the end of each process would look at all that was imported
+    gc.freeze()  # or each process's exit would visit all imported objects
     ends_at = time.monotonic() + seconds
     while time.monotonic() < ends_at and (coming := next_start(done, wanted)):
         done.append(judged(start(*coming, len(done), folder), done))
@@ -141,9 +141,9 @@ def run(wanted: int, seconds: float, file: Path) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.soak_starts", description=__doc__)
-    parser.add_argument("--starts", type=int, required=True, help="of each engine under Prophet, with those before")
-    parser.add_argument("--seconds", type=float, default=60.0, help="no start begins after so many seconds")
-    parser.add_argument("--file", type=Path, required=True, help="what is kept: a line for each start")
+    parser.add_argument("--starts", type=int, required=True, help="of each engine under Prophet, with earlier ones")
+    parser.add_argument("--seconds", type=float, default=60.0, help="no start begins after this many seconds")
+    parser.add_argument("--file", type=Path, required=True, help="data to keep: a line for each start")
     options = parser.parse_args()
     return exit_status(lambda: run(options.starts, options.seconds, options.file))
 

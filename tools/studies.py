@@ -1,9 +1,9 @@
-"""Configs that are run for a page: on real engines, cell by cell, or on the simulator.
+"""Configs that are run for pages: on real engines, cell by cell, or on the simulator.
 
-Rule of this file: which configs there are, running what is missing of one, and keeping it. A cell with results is not
-run again. So a machine that was not idle for a moment costs one cell, and a run can be interrupted. `python -m
-tools.studies NAME...` runs those of these names; `real` is all of the paper's experiments. With `--simulated` it
-simulates their kept cells of all-reduces, in seconds, and measures nothing.
+Rule of this file: the list of configs, running a config's missing cells, and keeping the results. A cell with results
+is not run again, so a disturbed measurement costs one cell, and a run can be interrupted. `python -m tools.studies
+NAME...` runs configs by name; `real` is all of the paper's experiments. With `--simulated` it simulates their kept
+cells of all-reduces, which takes seconds, and measures nothing.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class StudyRecipe:
 
     config: str
     simulated: bool = False
-    """True if it runs on the simulator and nowhere else."""
+    """True if it runs only on the simulator."""
     beside: bool = False
-    """True if it is simulated beside the real run."""
+    """True if it is simulated as well as run."""
     figures: Mapping[str, str] = field(default_factory=dict)
-    """Files of a run, and their names beside the page."""
+    """Names beside the page, by file of a run."""
     replaces: tuple[str, ...] = ()
-    """Notes that its results replace."""
+    """Names of notes that its results replace."""
 
 
 STUDIES: Mapping[str, StudyRecipe] = {
@@ -79,13 +79,13 @@ STUDIES: Mapping[str, StudyRecipe] = {
     "real-slow-worker": StudyRecipe("real/slow-worker.yaml"),
     "real-workers": StudyRecipe("real/workers.yaml", beside=True),
 }
-"""Studies by the name under which they are kept."""
+"""Studies by name of their kept data."""
 
 
 def measured(config: Path, out: Path, repeats: int | None = None) -> Study:
-    """Return what is kept of a config's results, once all of its cells are measured. Runs the missing ones.
+    """Run a config's missing cells, and return the data to keep of all.
 
-    Results go to `out`/cellN. Raises UserError if a cell could not be run, after the others were.
+    Results go to `out`/cellN. Raises UserError if a cell cannot be run, after running the others.
     """
     experiment = load_experiment(config, repeats=repeats)
     whole, refused = [], ""
@@ -110,7 +110,7 @@ def measured(config: Path, out: Path, repeats: int | None = None) -> Study:
 
 
 def earlier(experiment: Experiment, folder: Path) -> Results | None:
-    """Return what an earlier run left of a cell, if it was of this very config and nothing in it failed."""
+    """Return an earlier run's results of a cell; None unless it was of the same config and nothing failed."""
     path = folder / RESULTS_FILE
     if not path.exists():
         return None
@@ -120,22 +120,22 @@ def earlier(experiment: Experiment, folder: Path) -> Results | None:
 
 
 def simulated(config: Path) -> Study:
-    """Return what is kept of a config's results on the simulator. Raises UserError."""
+    """Run a config on the simulator, and return the data to keep. Raises UserError."""
     experiment = load_experiment(config)
     return kept.study_of(experiment, summarize(experiment, simulated_runs(experiment)))
 
 
 def simulated_runs(experiment: Experiment) -> list[CellRuns]:
-    """Return all runs of an experiment on the simulator, with a progress bar. Raises UserError."""
+    """Run an experiment on the simulator, with a progress bar. Raises UserError."""
     planned, console = prepare_experiment(experiment), Console(stderr=True)
     with tempfile.TemporaryDirectory() as folder, progress_bar(experiment, console, recordings=False) as listener:
         return simulate_experiment(experiment, planned, Path(folder), listener)
 
 
 def simulated_cell(cell: Cell, measured: CellResult) -> CellResult | None:
-    """Simulate the contenders of `cell` that the simulator knows, at the `measured` rates of links without a limit.
+    """Simulate the contenders of `cell` that the simulator supports, with `measured` rates for links without a limit.
 
-    None if it knows none of them.
+    Return None if it supports none of them.
     """
     if cell.profile is None:
         return None
@@ -160,7 +160,7 @@ def simulate_kept(name: str, results: Path) -> None:
 
 
 def study(recipe: StudyRecipe, config: Path, out: Path, results: Path, repeats: int | None = None) -> Study:
-    """Return a study after running what is missing; its figures go beside the page. Raises UserError and OSError."""
+    """Run the missing parts of a study and return it; its figures go beside the page. Raises UserError and OSError."""
     if recipe.simulated:
         return simulated(config)
     if not recipe.figures:
@@ -178,14 +178,14 @@ def study(recipe: StudyRecipe, config: Path, out: Path, results: Path, repeats: 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run and keep; exit status 2 with one line for an error of the user's."""
+    """Run and keep. A user's error is one line and exit status 2."""
     parser = page_parser("studies", __doc__)
     parser.add_argument("names", nargs="+", choices=[*STUDIES, REAL], metavar="NAME", help=", ".join([*STUDIES, REAL]))
     parser.add_argument("--out", type=Path, default=Path("build/studies"), help="folder for the runs")
-    parser.add_argument("--config", type=Path, help="in place of the study's own, of one name")
-    parser.add_argument("--repeats", type=int, help="in place of the config's")
-    parser.add_argument("--missing", action="store_true", help="only those of which nothing of this config is kept")
-    parser.add_argument("--simulated", action="store_true", help="simulate kept cells of all-reduces, alone")
+    parser.add_argument("--config", type=Path, help="instead of the study's own; for a single name")
+    parser.add_argument("--repeats", type=int, help="instead of the config's")
+    parser.add_argument("--missing", action="store_true", help="only studies without kept results of this config")
+    parser.add_argument("--simulated", action="store_true", help="only simulate kept cells of all-reduces")
     options = parser.parse_args(arguments)
     names = [name for asked in options.names for name in (real_names() if asked == REAL else [asked])]
 
@@ -207,13 +207,13 @@ def real_names() -> Sequence[str]:
 
 
 def is_kept(name: str, config: Path, results: Path) -> bool:
-    """True if results of this very config are kept. Raises UserError."""
+    """Return True if results of the same config are kept. Raises UserError."""
     stored = kept.kept(results, name, Study)
     return stored is not None and stored.data.config == to_jsonable_python(load_experiment(config).source)
 
 
 def run(name: str, config: Path, out: Path, results: Path, repeats: int | None) -> None:
-    """Run what is missing of a study, and keep it. Raises UserError and OSError."""
+    """Run the missing parts of a study, and keep it. Raises UserError and OSError."""
     recipe = STUDIES[name]
     data = study(recipe, config, out, results, repeats)
     former = kept.kept(results, name, Study)

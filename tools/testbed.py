@@ -1,8 +1,8 @@
-"""Measurements on the testbed: what its links do, and what gloo's all-reduces take on them.
+"""Measurements on the testbed: the behavior of its links, and the time of gloo's all-reduces on them.
 
-Rule of this file: which links and operations are looked at. Nothing else is in the testbed, and nothing computes
-meanwhile: the simulator has its numbers from the operations, and no iteration of any job is in them. A rank that times
-them is `python -m tools.testbed`; rank 0 prints one JSON line.
+Rule of this file: which links and operations are measured. Nothing else runs on the testbed, and nothing computes
+meanwhile: the simulator's constants come from these operations, not from any job's iterations. A rank that times them
+is `python -m tools.testbed`; rank 0 prints one JSON line.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MEASURE_S = 1.5
 SIZES = (4 << 10, 128 << 10, 1 << 20, 16 << 20)
 AT_ONCE = (1, 2, MOST_AT_ONCE)
 ISSUED = SIZES[:3]
-"""Sizes of operations that Prophet issues."""
+"""Sizes of operations to issue through Prophet."""
 WAYS: Sequence[tuple[int, float | None, float | None]] = (
     (2, None, None),
     (4, None, None),
@@ -50,22 +50,22 @@ WAYS: Sequence[tuple[int, float | None, float | None]] = (
     (2, 1e9, 0.005),
     (2, 2.5e9, None),
 )
-"""Ranks, and the link of each: bits per second, None for no limit, and seconds each way."""
+"""Ranks, and the link of each: bits per second, None for no limit, and seconds of delay in each direction."""
 LONG_S = 0.5
-"""Seconds that each is timed, unless `MOST` operations take less."""
+"""Seconds for which each operation is timed, unless `MOST` operations take less."""
 MOST = 2000
 PARAMETERS, PARAMETER_BYTES = 50, 2 << 20
-"""Tensors of the model whose gradients are copied and updated: more than any cache holds."""
+"""Number and bytes of a model's tensors, whose gradients are copied and applied: more than any cache holds."""
 RENEWED_BYTES = 64 << 20
-"""Bytes of a gradient that has new memory each time."""
+"""Bytes of a gradient that is in new memory each time."""
 PASSES = 8
 WAIT_S = 0.05
 
 
 def link(bandwidth_bps: float | None, delay_s: float | None) -> dict[str, Any]:
-    """Make a testbed of one such link, and return what was asked for and what it did. Raises UserError.
+    """Measure a link on the testbed; return its settings and measurements. Raises UserError.
 
-    Rates are bits per second; `relay` has its report while data went up.
+    Rates are bits per second; `relay` is the relay's report about the upload.
     """
     asked = {"bandwidth_bps": bandwidth_bps, "delay_s": delay_s}
     node = NodeSpec(NODE, bandwidth_bps, delay_s=delay_s, measured=True)
@@ -80,7 +80,7 @@ def link(bandwidth_bps: float | None, delay_s: float | None) -> dict[str, Any]:
 
 
 def links(out: Path, results: Path) -> dict[str, Any]:
-    """Look at every link, one at a time; `load` is the load average of the last minute at the end. Raises UserError."""
+    """Measure every link, one at a time; `load` is the load average of the last minute. Raises UserError."""
     reexec_in_user_namespace()
     seen = []
     for asked in itertools.product(BANDWIDTHS, DELAYS_S):
@@ -90,11 +90,11 @@ def links(out: Path, results: Path) -> dict[str, Any]:
 
 
 def timed_on(ranks: int, bandwidth_bps: float | None, delay_s: float | None) -> dict[str, Any]:
-    """Make a testbed of such links and time every size on it. Raises UserError.
+    """Time operations of all sizes on a testbed with these links. Raises UserError.
 
-    Seconds of an operation: `bare_s` of gloo's, by bytes and operations under way; `issued_s` of those that Prophet
-    issues, by bytes. Bytes per second that the fastest rank copies, copies to new memory, and updates, while the others
-    do as well.
+    `bare_s` has seconds of gloo's own operations, by bytes and operations in flight; `issued_s` of those that Prophet
+    issues, by bytes. `*_rate` are bytes per second that the fastest rank copies, copies to new memory, and updates,
+    while the others do the same.
     """
     nodes = [f"worker{rank}" for rank in range(ranks)]
     with Testbed([NodeSpec(node, bandwidth_bps, delay_s=delay_s) for node in nodes]) as testbed:
@@ -112,7 +112,7 @@ def operations(out: Path, results: Path) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Time all operations as one rank, and copies and updates of a model's gradients."""
+    """Time all operations as one rank, and also copies and updates of a model's gradients."""
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.set_num_threads(1)
     patience = datetime.timedelta(seconds=120)
@@ -136,7 +136,7 @@ def main() -> None:
 
 
 class Bare:
-    """All-reduces of so many bytes, as many at once as are asked for, each of memory of its own."""
+    """All-reduces of `size` bytes by gloo, with `at_once` in flight, each in its own memory."""
 
     def __init__(self, group: Any, size: int, at_once: int) -> None:
         self._group = group
@@ -153,7 +153,7 @@ class Bare:
 
 
 class Issued:
-    """Operations through Prophet's issuer; a thread waits for one after another, as forward does."""
+    """All-reduces of `size` bytes through Prophet's issuer; a thread waits for one after another, as forward does."""
 
     def __init__(self, issuer: Issuer, size: int) -> None:
         self._issuer = issuer
@@ -174,9 +174,9 @@ class Issued:
 
 
 def timed(group: Any, several: Callable[[int], None]) -> float:
-    """Return the seconds that an operation takes among others."""
+    """Return the mean seconds of an operation in a long series."""
     some = 16
-    several(some)  # connections open, and windows with them
+    several(some)  # opens connections and their TCP windows
     began = time.monotonic()
     several(some)
     each_s = greatest(group, (time.monotonic() - began) / some)
@@ -187,7 +187,7 @@ def timed(group: Any, several: Callable[[int], None]) -> float:
 
 
 def copied_s() -> float:
-    """Return the seconds to copy all gradients of a model to where they are sent from."""
+    """Return the seconds to copy all gradients of a model to a send buffer."""
     gradients = [torch.ones(PARAMETER_BYTES // 4) for _ in range(PARAMETERS)]
     buffer = torch.ones(PARAMETERS, PARAMETER_BYTES // 4)
 
@@ -205,7 +205,7 @@ def renewed_s() -> float:
 
 
 def updated_s() -> float:
-    """Return the seconds that SGD takes to update all parameters of a model."""
+    """Return the seconds in which SGD updates all parameters of a model."""
     parameters = [torch.nn.Parameter(torch.ones(PARAMETER_BYTES // 4)) for _ in range(PARAMETERS)]
     for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)

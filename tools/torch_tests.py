@@ -1,9 +1,9 @@
-"""torch's own tests of DistributedDataParallel and FSDP2, plain and under Prophet: what passes plain must pass there.
+"""torch's own tests of DistributedDataParallel and FSDP2: those that pass plain must pass under Prophet.
 
-Rule of this file: which tests, how they are compared, and the list of those that may differ, with a reason each
-(torch_tests.yaml). Who runs a test is torch_tests_ranks.py's: one such program for plain tests and one for those under
-Prophet, side by side. `make torch-tests` runs all of DDP that the installed torch ships. `--sources` names a folder of
-torch's sources, whose tests of FSDP2 and replicate() run instead. `--python` names the interpreter of another torch.
+Rule of this file: which tests run, how results are compared, and the list of tests that may differ, each with a reason
+(torch_tests.yaml). torch_tests_ranks.py runs the tests: one such program runs them plain and one under Prophet, side by
+side. `make torch-tests` runs all DDP tests that the installed torch ships. `--sources` names a folder of torch's
+sources, whose tests of FSDP2 and replicate() run instead. `--python` names an interpreter with another torch.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from tools.command_line import exit_status
 
 ROOT = Path(__file__).parents[1]
 LIMIT_S = 120.0
-"""Longest seconds of a test; most take about a second."""
+"""Maximum seconds of a test; most take about a second."""
 UNKNOWN = "NO REASON IS KNOWN"
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class OneEnd(NamedTuple):
-    """End of one test: passed, skipped, failed or hung, and the first line of why."""
+    """Outcome of one test: passed, skipped, failed or hung, and the first line of the reason."""
 
     outcome: str
     line: str
@@ -48,7 +48,7 @@ class OneEnd(NamedTuple):
 
 
 class BothEnds(NamedTuple):
-    """One test, plain and under Prophet."""
+    """Outcomes of one test, plain and under Prophet."""
 
     name: str
     plain: OneEnd
@@ -56,16 +56,16 @@ class BothEnds(NamedTuple):
 
 
 class Runner:
-    """A running program that runs tests one by one. `release` is that of its torch, `tests` the names of the tests."""
+    """A running program that runs tests one by one. `release` is its torch's, `tests` are the names of the tests."""
 
     def __init__(self, program: subprocess.Popen[str]) -> None:
-        """Wait for the start. Raises UserError if the program did not start."""
+        """Wait until the program has started. Raises UserError if it fails."""
         self._program = program
         line = self._answer()
         self.release, self.tests = str(line["torch"]), list(line["tests"])
 
     def run(self, name: str) -> OneEnd:
-        """Return the end of a test."""
+        """Run a test and return its outcome."""
         assert self._program.stdin is not None
         self._program.stdin.write(f"{name}\n")
         self._program.stdin.flush()
@@ -76,13 +76,13 @@ class Runner:
         line = self._program.stdout.readline()
         if not line:
             last = self._program.stderr.read().strip().splitlines()
-            raise UserError(f"torch's tests do not run: {last[-1] if last else 'no word of why'}")
+            raise UserError(f"torch's tests do not run: {last[-1] if last else 'reason unknown'}")
         return dict(json.loads(line))
 
 
 @contextmanager
 def running(python: str, sources: str, more: dict[str, str]) -> Iterator[Runner]:
-    """Run the program with `python`'s torch, and `more` in its environment."""
+    """Run the program with `python`'s torch, and with `more` in its environment."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(settings.PREFIX)}
     ours = [str(ROOT / folder) for folder in ("", "prophet", "plugins/torch")]
     paths = [*ours, *filter(None, [inherited.get("PYTHONPATH")])]
@@ -90,7 +90,7 @@ def running(python: str, sources: str, more: dict[str, str]) -> Iterator[Runner]
     command, pipe = [python, "-m", "tools.torch_tests_ranks", str(LIMIT_S), sources], subprocess.PIPE
     with tempfile.TemporaryDirectory() as folder:
         environ["TMPDIR"] = folder
-        # In a session of its own its ranks end with it.
+        # In its own session, so that its ranks are killed with it.
         program = subprocess.Popen(
             command, cwd=ROOT, env=environ, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True
         )
@@ -102,12 +102,12 @@ def running(python: str, sources: str, more: dict[str, str]) -> Iterator[Runner]
 
 
 def compare(python: str, sources: str, wanted: Sequence[str]) -> Iterator[tuple[str, BothEnds]]:
-    """Run the `wanted` tests, or all if none is named, plain and under Prophet. Yields torch's release with each.
+    """Run the `wanted` tests, or all if it is empty, plain and under Prophet. Yield torch's release and the outcomes.
 
     Raises UserError for a name that this torch does not have, and for sources without tests.
     """
     own = {settings.DDP_SCHEDULER: "prophet", settings.CACHE: "off"}
-    # The pool is left last: it waits for a test until its runner has ended.
+    # The pool must exit last: it waits for a running test, which ends when its runner is killed.
     with ThreadPoolExecutor(1) as pool, running(python, sources, {}) as plain, running(python, sources, own) as prophet:
         if not plain.tests:
             raise UserError(f"{sources} has no tests of FSDP2")
@@ -120,13 +120,13 @@ def compare(python: str, sources: str, wanted: Sequence[str]) -> Iterator[tuple[
 
 
 def reasons() -> dict[str, str]:
-    """Return why tests may differ, by name."""
+    """Return the reasons why tests may differ, by name."""
     text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
     return {str(name): str(why) for name, why in (yaml.safe_load(text) or {}).items()}
 
 
 def unexplained(compared: Iterable[BothEnds], known: dict[str, str]) -> int:
-    """Print the differences, and return how many are not `known`. If both sides fail, the error is not compared."""
+    """Print the differences, and return the number not in `known`. If both sides fail, errors are not compared."""
     differing = [each for each in compared if each.plain.outcome != each.prophet.outcome]
     for each in differing:
         print(f"{each.name}: plain {each.plain}; under Prophet {each.prophet}; {known.get(each.name, UNKNOWN)}")
@@ -136,10 +136,10 @@ def unexplained(compared: Iterable[BothEnds], known: dict[str, str]) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return exit status 1 if a test differs without a reason."""
     parser = argparse.ArgumentParser(prog="python -m tools.torch_tests", description=__doc__)
-    parser.add_argument("tests", nargs="*", help="names of tests; all where there is none")
-    parser.add_argument("--python", default=sys.executable, help="an interpreter with torch and what Prophet needs")
-    parser.add_argument("--sources", type=os.path.abspath, help="a folder of torch's sources: their tests of FSDP2")
-    parser.add_argument("--each", action="store_true", help="print what came of each test")
+    parser.add_argument("tests", nargs="*", help="names of tests; default: all")
+    parser.add_argument("--python", default=sys.executable, help="interpreter with torch and Prophet's requirements")
+    parser.add_argument("--sources", type=os.path.abspath, help="folder of torch's sources, for their tests of FSDP2")
+    parser.add_argument("--each", action="store_true", help="print the outcome of each test")
     options = parser.parse_args(arguments)
     compared, torch = [], ""
     for release, each in compare(options.python, options.sources or "", options.tests):

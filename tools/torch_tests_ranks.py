@@ -1,9 +1,9 @@
-"""torch's own tests of DistributedDataParallel and FSDP2, on processors: a program that runs each in its own processes.
+"""torch's own tests of DistributedDataParallel and FSDP2 on the CPU: a program that runs each in its own processes.
 
-Rule of this file: how a test of torch's runs without a GPU, and its outcome. The tests' modules are read from the wheel
-or from torch's sources, rewritten as syntax trees (WithoutGpus) and run; nothing of them is kept. This process imports
-them once and forks the ranks of each test that a line of its input names; a line of JSON answers. torch_tests.py
-chooses the tests, and compares them. A test that torch skips for gloo's sake is run all the same.
+Rule of this file: how a test of torch runs without a GPU, and its outcome. The tests' modules are read from the wheel
+or torch's sources, rewritten as syntax trees (WithoutGpus) and run; nothing of them is stored. This process imports
+them once. For each line of its input, it forks the ranks of the test of that name, and answers with a line of JSON.
+torch_tests.py chooses the tests, and compares outcomes. Tests that torch skips because of issues with gloo do run.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from typing import Any
 MODULE = "torch.testing._internal.distributed.distributed_test"
 RANKS = 2
 GPUS = 4
-"""GPUs, and so ranks at most, that tests of torch's sources find."""
+"""Number of GPUs, and so maximum ranks, that tests in torch's sources find."""
 OF_FSDP2 = re.compile(r"\bfully_shard\b|_composable.* import .*\breplicate\b")
-"""What a file with tests of FSDP2 or replicate() has."""
+"""Text in files with tests of FSDP2 or replicate()."""
 LEFT_OUT = re.compile("_compile|_mem|_overlap")
-"""Names of files with tests of compilers, a GPU's memory and its streams."""
+"""Names of files to skip: tests of compilers, a GPU's memory and its streams."""
 GPU_DECORATORS = {"skip_if_no_gpu", "skip_if_lt_x_gpu", "require_n_gpus_for_nccl_backend", "nccl_skip_if_lt_x_gpu"}
 GPU_FLAGS = {"TEST_CUDA", "HAS_CUDA", "HAS_GPU"}
 RANK_NAMES = {"rank", "device", "device_id", "self.rank", "self.device", "torch.cuda.current_device()"}
-"""Arguments of `.to()` for a GPU in torch's tests."""
+"""Arguments of `.to()` that mean a GPU in torch's tests."""
 
 
 class WithoutGpus(ast.NodeTransformer):
-    """Rewriter of tests made for a GPU a rank: every device is the processor, and no test asks for a GPU."""
+    """Rewriter of tests made for one GPU per rank: every device becomes the CPU, and no test requires a GPU."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         """Drop decorators that skip a test without a GPU, or because torch's own machines had trouble with it."""
@@ -49,7 +49,7 @@ class WithoutGpus(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Replace a GPU by the processor in a call."""
+        """Replace a GPU by the CPU in a call."""
         self.generic_visit(node)
         node.keywords = [each for each in node.keywords if each.arg not in ("device_ids", "output_device")]
         for keyword in node.keywords:
@@ -66,7 +66,7 @@ class WithoutGpus(ast.NodeTransformer):
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        """Replace torch.cuda, except for what needs no GPU."""
+        """Replace torch.cuda by a stand-in."""
         self.generic_visit(node)
         if isinstance(node.value, ast.Attribute) and ast.unparse(node.value) == "torch.cuda":
             return ast.copy_location(ast.Attribute(ast.Name("_NoGpu", ast.Load()), node.attr, node.ctx), node)
@@ -74,17 +74,17 @@ class WithoutGpus(ast.NodeTransformer):
 
 
 class WithoutCuda(WithoutGpus):
-    """The same for tests that name devices and backends in words."""
+    """Rewriter that also replaces names of devices and backends in strings."""
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        """Replace the names of CUDA and NCCL in a text."""
+        """Replace the names of CUDA and NCCL in a string."""
         if isinstance(node.value, str):
             words = node.value.replace("cpu:gloo,cuda:nccl", "gloo").replace("cuda", "cpu").replace("nccl", "gloo")
             return ast.copy_location(ast.Constant(words), node)
         return node
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
-        """Say that there are GPUs."""
+        """Make flags say that there are GPUs."""
         there = node.id in GPU_FLAGS and isinstance(node.ctx, ast.Load)
         return ast.copy_location(ast.Constant(True), node) if there else node
 
@@ -103,7 +103,7 @@ def _processor(node: ast.expr) -> ast.expr:
 
 
 class _NoGpu:
-    """Stand-in for torch.cuda where there is none."""
+    """Stand-in for torch.cuda without a GPU."""
 
     def __getattr__(self, name: str) -> Any:
         import torch
@@ -121,7 +121,7 @@ class _NoGpu:
 
 
 def load(name: str, path: Path, rewriter: WithoutGpus) -> Any:
-    """Return a module of tests, for processors."""
+    """Return a module of tests, rewritten for the CPU."""
     tree = ast.fix_missing_locations(rewriter.visit(ast.parse(path.read_text())))
     module = types.ModuleType(name)
     sys.modules[name] = module
@@ -150,7 +150,7 @@ def of_sources(folder: Path) -> dict[str, tuple[Any, str]]:
     vars(torch.accelerator)["device_count"] = lambda: GPUS
     for helpers in (common_fsdp, common_utils):
         vars(helpers)["get_cycles_per_ms"] = lambda: 0
-    # Names of other releases of torch.
+    # Names that tests import, from other releases of torch.
     vars(common_fsdp).setdefault("test_compiled_fsdp", getattr(common_fsdp, "compiled_fsdp_test", None))
     vars(inductor_utils).setdefault("HAS_CUDA", True)
     tests: dict[str, tuple[Any, str]] = {}
@@ -170,7 +170,7 @@ def of_sources(folder: Path) -> dict[str, tuple[Any, str]]:
 
 
 def run(kind: Any, name: str, limit_s: float) -> dict[str, str]:
-    """Run one test: `outcome` is passed, skipped, failed or hung, and `line` the first line of why."""
+    """Run one test: `outcome` is passed, skipped, failed or hung, and `line` the first line of the reason."""
     from torch.testing._internal import common_distributed
 
     if isinstance(kind, Exception):
@@ -204,8 +204,8 @@ def _fork(kind: Any, name: str, rank: int, folder: Path) -> int:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         several: Any = common_distributed.MultiProcessTestCase
         if issubclass(kind, several):
-            several._event_listener = staticmethod(lambda *args: None)  # It would hear a parent that there is not.
-            # Torch sends the traceback that ended a rank to its parent, which reads this file.
+            several._event_listener = staticmethod(lambda *args: None)  # it would listen to a parent, which is missing
+            # torch sends a failed rank's traceback to its parent, which here reads this file.
             outbox = types.SimpleNamespace(send=(folder / f"error{rank}").write_text, close=lambda: None)
             kind._run(rank, name, str(folder / "meeting"), outbox)
         else:
@@ -223,7 +223,7 @@ def _fork(kind: Any, name: str, rank: int, folder: Path) -> int:
 
 
 def _wait(ranks: Mapping[int, int], limit_s: float) -> dict[int, int | None]:
-    """Return the status of each rank; None if it still ran. One that fails ends all, as in torch's own runner."""
+    """Return the exit status of each rank; None if it was killed. A failure ends all, as in torch's own runner."""
     ends_at = time.monotonic() + limit_s
     statuses: dict[int, int | None] = dict.fromkeys(ranks.values())
     running = {os.pidfd_open(pid): pid for pid in ranks}
@@ -263,8 +263,8 @@ def error_line(text: str) -> str:
 
 
 def main() -> None:
-    """Print the tests, and then run that of each line of input, for at most `limit_s` seconds. The second argument is
-    the folder of torch's sources, if any.
+    """Print the list of tests, then run the test named by each line of input. Arguments: the maximum seconds of a test,
+    and the folder of torch's sources or "".
     """
     limit_s, sources = float(sys.argv[1]), sys.argv[2]
     os.environ.update(BACKEND="gloo", WORLD_SIZE=str(GPUS if sources else RANKS), TEMP_DIR=tempfile.gettempdir())
@@ -272,15 +272,15 @@ def main() -> None:
     own = bool(os.environ.get("PROPHET_SCHEDULER"))
     plugins = ("prophet_ddp", "prophet_fsdp") if own else ()
     for plugin in plugins:
-        importlib.import_module(f"{plugin}.autoload")  # Where the package is not installed nobody else does.
+        importlib.import_module(f"{plugin}.autoload")  # nothing else does if the package is not installed
     tests = of_sources(Path(sources)) if sources else shipped()
     import torch
 
     for plugin in plugins:
-        importlib.import_module(f"{plugin}.takeover")  # once, and not in each rank
+        importlib.import_module(f"{plugin}.takeover")  # once here, not in each rank
     watched = hasattr(torch.nn.parallel.DistributedDataParallel.__init__, "__wrapped__")
     if own != watched:
-        sys.exit("Prophet stands behind DistributedDataParallel" if watched else "Prophet does not come to it")
+        sys.exit("Prophet has taken over DistributedDataParallel" if watched else "Prophet has not taken over")
     print(json.dumps({"torch": torch.__version__, "tests": list(tests)}), flush=True)
     for line in sys.stdin:
         print(json.dumps(run(*tests[line.strip()], limit_s)), flush=True)

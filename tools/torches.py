@@ -1,8 +1,8 @@
-"""Training scripts over DistributedDataParallel on several releases of torch, each in a fresh environment.
+"""Training scripts with DistributedDataParallel on several releases of torch, each in a fresh environment.
 
-Rule of this file: which releases and scripts, and one line for each release. What is tried is an installed wheel of
-this checkout. tests/scripts/test_ddp_scripts.py runs the scripts and compares bits. The index of pip is needed, and
-some gigabytes for each release.
+Rule of this file: the releases and scripts, and one line about each release. An installed wheel of this checkout is
+tested. tests/scripts/test_ddp_scripts.py runs the scripts and compares bits. This needs pip's index, and some gigabytes
+for each release.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from tools.command_line import exit_status
 from tools.release import ROOT, Environment, outcome
 
 RELEASES = ("2.4.0", "2.5.1", "2.6.0", "2.7.1", "2.8.0", "2.9.1", "2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.14.1")
-"""Newest release of each minor version that Prophet supports, but the first of all."""
+"""Newest release of each minor version that Prophet supports, but for the first minor version its first release."""
 TEST = "tests/scripts/test_ddp_scripts.py::test_a_script_ends_with_the_bits_of_plain_ddp"
 SCRIPTS = (
     *("accumulation", "checkpoint", "closure", "compile", "frozen", "gan", "grads_handled", "no_sync", "optimizers"),
     *("plain", "scaler", "swa", "threads", "tied", "unused"),
 )
-"""Scripts that use many of torch's parts, none of them newer than the first release."""
+"""Scripts that use many parts of torch, none newer than the first release."""
 
 
 def tried(release: str, wheel: Path, python: str, place: Path) -> tuple[bool, str]:
-    """Return True if all scripts end with the bits of plain DDP, and a few words for what came of them."""
+    """Return True if all scripts end with the bits of plain DDP, and a few words about the result."""
     began_s = time.monotonic()
     try:
         environment = Environment(python, place / "environment")
@@ -46,7 +46,7 @@ def tried(release: str, wheel: Path, python: str, place: Path) -> tuple[bool, st
 
 
 def try_all(releases: Sequence[str], python: str) -> int:
-    """Print a line for each release. Return 1 if one of them failed."""
+    """Test each release and print a line about it. Return 1 if one failed."""
     all_well = True
     with tempfile.TemporaryDirectory() as name:
         built = Path(name, "built")
@@ -61,10 +61,10 @@ def try_all(releases: Sequence[str], python: str) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status 1 where a release could not be installed, or a script ended otherwise than under plain DDP."""
+    """Return exit status 1 if a release cannot be installed or a script's result differs from plain DDP's."""
     parser = argparse.ArgumentParser(prog="python -m tools.torches", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--python", default=sys.executable, help="Python of the environments; this one")
-    parser.add_argument("releases", nargs="*", default=RELEASES, help="releases of torch; all that are supported")
+    parser.add_argument("--python", default=sys.executable, help="Python of the environments; default: this one")
+    parser.add_argument("releases", nargs="*", default=RELEASES, help="releases of torch; default: all supported")
     options = parser.parse_args(arguments)
     return exit_status(lambda: try_all(options.releases, options.python))
 

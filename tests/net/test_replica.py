@@ -120,7 +120,7 @@ def test_a_job_whose_server_died_begins_with_a_replica_that_lacks_no_more_than_t
         assert job.wait() == [0, 0, 0], [job.log(worker) for worker in WORKERS]
         (line,) = job.said(WORKERS[0])
         assert line.startswith(f"Prophet: this job begins with the {replica.updates} updates that replica ")
-        assert line.endswith(f"what its server had besides, by norm at most {BOUND:g}, is lost")
+        assert line.endswith(f"later updates of its server, with a total norm of at most {BOUND:g}, are lost")
         assert [job.said(worker) for worker in WORKERS[1:]] == [[], []]
         assert all(job.counts(worker)["resumed"] == replica.updates for worker in WORKERS)
     assert torch.equal(Recorded(again).first.weights, weights_of(replica))

@@ -31,7 +31,7 @@ def test_figures_are_compared_with_the_last_if_this_machine_made_them(
     assert "no earlier figures of this machine (a processor, 2 cores)" in first
     printed = run(tmp_path, MINE, 900, monkeypatch, capsys)
     assert "-10.0%" in printed and "+0.0%" in printed
-    assert "changes are to those on 2026-01-02 at commit abc1234" in printed
+    assert "changes are from those on 2026-01-02 at commit abc1234" in printed
     assert "no earlier figures" in run(tmp_path, OTHER, 9000, monkeypatch, capsys)
     stored = kept.kept(tmp_path, "bench", dict[str, Any])
     assert stored is not None

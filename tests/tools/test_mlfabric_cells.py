@@ -115,7 +115,7 @@ def test_a_cell_is_kept_beside_the_others(name: str, monkeypatch: pytest.MonkeyP
 
 def test_an_unknown_cell_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert measure.main(["mlfabric", "cells=c9-n1"]) == 2
-    assert "c9-n1 is no cell; they are c1-n1, " in capsys.readouterr().err
+    assert "c9-n1 is no cell; cells are c1-n1, " in capsys.readouterr().err
 
 
 def small(name: str = "c2-n3", **job: Any) -> Cell:

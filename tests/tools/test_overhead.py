@@ -77,5 +77,5 @@ def test_only_threads_that_watch_count() -> None:
 
 
 def test_a_rank_that_left_nothing_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="rank 0 left nothing; its words are in"):
+    with pytest.raises(UserError, match="rank 0 left nothing; its output is in"):
         read_ranks(tmp_path)

@@ -50,8 +50,8 @@ def test_a_start_with_another_result_than_the_engine_alone_is_wrong() -> None:
     assert soak_starts.judged(under, []).wrong == ""
     assert soak_starts.judged(under, [START]).wrong == ""
     other = replace(under, result="2e")
-    assert soak_starts.judged(other, [START]).wrong == "other losses or weights than a start of the engine alone"
-    assert soak_starts.judged(other, [under]).wrong == "other losses or weights than a start of Prophet"
+    assert soak_starts.judged(other, [START]).wrong == "losses or weights differ from a start of the engine alone"
+    assert soak_starts.judged(other, [under]).wrong == "losses or weights differ from a start of Prophet"
     assert soak_starts.judged(replace(other, kind=1), [START]).wrong == "", "another job"
 
 
@@ -145,7 +145,7 @@ def test_every_cell_of_the_faults_config_is_a_job(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_part_that_is_none_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="'start' is no part of the soak; they are starts, tasks, training, faults"):
+    with pytest.raises(UserError, match="'start' is no part of the soak; its parts are starts, tasks, training, faults"):
         soak.measure(tmp_path, tmp_path, parts="starts,start")
 
 

@@ -1,16 +1,16 @@
 """Groups of updates that go straight to the server or are summed on the way (MLfabric, section 5.2, Algorithm 3).
 
 Rule of this file: from an order to groups with their transfers. The updates and their order are given.
-docs/policies/mlfabric.md names the differences from the paper.
+docs/policies/mlfabric.md lists the differences from the paper.
 
 The order is cut into k + 1 runs. The first goes straight to the server; each later run goes to an aggregator, which
 sends one sum. A run ends where its next update would reach the aggregator after the server's NIC has run out of work,
-so that NIC never waits (figure 6). For each length n of the first run the rest follows greedily; the n whose last sum
-arrives first wins. An aggregator with an empty run is passed over. A case that needs more aggregators than there are
-does not count; n = |U| always counts.
+so that NIC never waits (figure 6). Each length n of the first run determines the rest greedily; the n whose last sum
+arrives first wins. An aggregator with an empty run is skipped. A case that needs more aggregators than exist is
+invalid; n = |U| is always valid.
 
-Cost: the first transfers of case n + 1 are those of case n, so one state grows from case to case. A case stops when it
-is worse than the best, and all stop when sending n straight is. The minimum is the paper's.
+Cost: case n + 1 starts with the transfers of case n, so one network state grows from case to case. A case is abandoned
+once it is worse than the best, and the search ends once sending n straight is. The minimum is still the paper's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Group:
     """Updates that reach the destination together: one that goes straight there, or a run summed at `aggregator`.
 
     `arrivals_s` has the arrival of each update at the aggregator (empty without one). `end_s` is the end of the last
-    transfer, and `applied_s` that of this and all earlier groups. Seconds.
+    transfer, and `applied_s` the latest end of this and all earlier groups. Times in seconds.
     """
 
     updates: tuple[Update, ...]
@@ -42,12 +42,12 @@ class Group:
 
     @property
     def size_bytes(self) -> float:
-        """Size of the group's last transfer: a sum of dense updates is as large as the largest of them."""
+        """Size of the group's last transfer: a sum of dense updates is as large as its largest update."""
         return max(update.size_bytes for update in self.updates)
 
 
 class Aggregation(NamedTuple):
-    """The groups in order, the time when the last is applied, and the network with all their transfers reserved."""
+    """Groups in order, the time when the last is applied, and the network with all their transfers reserved."""
 
     groups: tuple[Group, ...]
     end_s: float
@@ -64,11 +64,11 @@ def aggregate(
     weights: Sequence[float] = (),
     most: float = math.inf,
 ) -> Aggregation:
-    """Return the groups of Algorithm 3. `network` stays unchanged.
+    """Return the groups of Algorithm 3. `network` is unchanged.
 
     The i-th run goes to `aggregators[i]`, which the caller has assigned. `busy_until_s` is when the last update of
-    earlier batches is at the destination. With `weights`, one an update, no run weighs more than `most` unless it is a
-    single update. Raises UserError if a transfer would never end.
+    earlier batches arrives at the destination. With `weights`, one per update, a run of several updates weighs at most
+    `most`. Raises UserError if a transfer would never end.
     """
     cuts = _cuts(weights, most) if weights else [len(order)] * len(order)
     latest_s = max(now_s, busy_until_s)
@@ -93,7 +93,7 @@ def aggregate(
 
 
 def _cuts(weights: Sequence[float], most: float) -> list[int]:
-    """Return for each update the latest end of a run that begins with it: the place after its last update."""
+    """Return for each update the latest end of a run that begins with it: the index after the run's last update."""
     sums = np.concatenate(([0.0], np.cumsum(weights)))
     ends = np.searchsorted(sums, sums[:-1] + most, side="right") - 1
     return [max(place + 1, int(end)) for place, end in enumerate(ends)]
@@ -110,9 +110,9 @@ def _sums(
     limit_s: float,
     cuts: Sequence[int],
 ) -> list[Group] | None:
-    """Return the runs from place `start` on, reserved in `state` (DetAgg from line 8 on).
+    """Return the runs from index `start` on, reserved in `state` (DetAgg from line 8 on).
 
-    None if aggregators run out, or if the last sum would not be there before `limit_s`.
+    None if aggregators run out, or if the last sum would not arrive before `limit_s`.
     """
     groups: list[Group] = []
     place, count = start, len(order)

@@ -1,6 +1,6 @@
 """The worker's end of the connection to its coordinator (ports.py has its values).
 
-Rule of this file: one connection, one thread, futures. conversation.py decides what is sent and when waiting ends.
+Rule of this file: one connection, one thread, futures. conversation.py decides what to send and how long to wait.
 
 Only the thread touches the connection. Calls change the conversation under a lock and wake the thread. An exception in
 the thread ends it with one warning, and all updates go in arrival order from then on.
@@ -35,17 +35,17 @@ from prophet_scheduler.learn.nic import interface_towards
 logger = logging.getLogger("prophet_scheduler")
 
 RECONNECT_S = (0.1, 2.0)
-"""First and longest wait before a lost connection is made again; the wait doubles."""
+"""First and longest wait, in seconds, before reconnecting; the wait doubles."""
 LINGER_S = 0.2
-"""Maximum seconds for the last message."""
+"""Maximum seconds to send the last message."""
 
 
 class CoordinatorClient:
-    """One worker's connection. All methods may be called from any thread; only `wait_for_others` and `wait_welcome`
+    """One worker's connection to its coordinator. Thread-safe; only `wait_for_others`, `wait_welcome` and `close`
     block.
 
-    It is worker `worker` of `workers`. With `watch_nic` the NIC's rate is measured while updates travel, and reported.
-    Raises UserError for an impossible address, tenant or number. Nothing is connected yet when the constructor returns.
+    It is worker `worker` of `workers`. With `watch_nic` the NIC's rate is measured while updates are in flight, and
+    reported. Raises UserError for an invalid address, tenant or number. The constructor does not wait for a connection.
     """
 
     def __init__(
@@ -63,17 +63,17 @@ class CoordinatorClient:
                 replicates=settings.replica is not None,
             )
         except ValueError:
-            raise UserError(f"tenant {tenant!r}, worker {worker!r}, node {node!r}: one cannot be") from None
+            raise UserError(f"tenant {tenant!r}, worker {worker!r}, node {node!r}: one is invalid") from None
         self._address = settings.address
         place = host_and_port(settings.address, "the coordinator")
         self._answered = free_in_forks(threading.Condition())
-        """Guards what threads share: the conversation and the futures."""
+        """Guards the state that threads share: the conversation and the futures."""
         self._talk = Conversation(hello, settings.token, settings.bound_s, time.monotonic())
         self._futures: dict[tuple[type, bool, int], Future[Any]] = {}
         """Futures of awaited results, by type, sum or not, and number."""
         self._collect: Callable[[msg.Collect], None] = _ignore
         self._copy: Callable[[msg.Copy], None] = _ignore
-        # A restart takes longer than one millisecond an update, so no number is used again.
+        # A worker makes less than one update per millisecond, so a restart does not use a number again.
         self._numbers = itertools.count(time.time_ns() // 1_000_000)
         self._closing = self._ended = self._warned = False
         self._nic = NicWatch(interface_towards(place[0]) if watch_nic else None)
@@ -85,20 +85,20 @@ class CoordinatorClient:
 
     @property
     def version(self) -> int:
-        """Newest version that the coordinator has reported: updates applied."""
+        """Newest version known: updates applied to the server's model."""
         with self._answered:
             return self._talk.version
 
     @property
     def away(self) -> bool:
-        """True if updates go in arrival order now."""
+        """True if the coordinator is away, so that updates go in arrival order."""
         with self._answered:
             return self._talk.away
 
     def wait_welcome(self, timeout_s: float) -> bool:
         """Wait until the coordinator has admitted this worker. Return True if it has.
 
-        Raises UserError if the coordinator refuses, for instance a wrong token: waiting does not help then.
+        Raises UserError if the coordinator refuses it, for instance for a wrong token, since waiting would not help.
         """
         with self._answered:
             talk = self._talk
@@ -108,7 +108,7 @@ class CoordinatorClient:
             return talk.welcomed
 
     def ask(self, size_bytes: int, version: int, norm: float) -> Asking:
-        """Ask for an update of `size_bytes`, computed from `version` of the model, with that Euclidean norm.
+        """Ask to send an update of `size_bytes`, computed from `version` of the model, with Euclidean norm `norm`.
 
         Raises UserError for impossible sizes, versions or norms.
         """
@@ -120,7 +120,7 @@ class CoordinatorClient:
         return asking
 
     def done(self, asking: Asking, size_bytes: int) -> Future[Outcome]:
-        """Report that the server has acknowledged every byte. Return `asking.outcome`. A second call counts once.
+        """Report that the server has acknowledged every byte. Return `asking.outcome`. A second call does nothing.
 
         Call it also for an update that was reported lost but is in the model after all.
         """
@@ -129,35 +129,35 @@ class CoordinatorClient:
         return asking.outcome
 
     def on_collect(self, collect: Callable[[msg.Collect], None], address: str) -> None:
-        """Offer to sum updates that come to `address`. The client's thread calls `collect` for each sum."""
+        """Offer to sum updates that are sent to `address`. The client's thread calls `collect` for each sum."""
         with self._talking() as talk:
             self._collect = collect
             talk.aggregates(address)
 
     def collected(self, number: int) -> Future[Permission]:
-        """Report that a collection is here and summed. The result comes when the sum may go to the server."""
+        """Report that a collection has arrived and is summed. The future completes when the sum may be pushed."""
         with self._talking() as talk:
             future = self._futures.setdefault((Permission, True, number), Future())
             talk.collected(number, time.monotonic())
         return future
 
     def pushed_sum(self, number: int, size_bytes: int) -> None:
-        """Report that the server has all of the sum. Its members' workers then get their outcomes."""
+        """Report that the server has all of the sum. The workers of its members then get their outcomes."""
         with self._talking() as talk:
             talk.done(number, size_bytes, time.monotonic(), sum=True)
 
     def on_copy(self, copy: Callable[[msg.Copy], None]) -> None:
-        """Have the client's thread call `copy` for each copy of the model to hand to the replica."""
+        """Set the function that the client's thread calls for each copy of the model to hand to the replica."""
         self._copy = copy  # earlier orders are repeated
 
     def copied(self, number: int, reason: str = "") -> None:
-        """Report that the replica keeps that copy, or that it did not get there for `reason`."""
+        """Report that the replica has stored copy `number` or, with `reason`, why it has not."""
         with self._talking() as talk:
             talk.copied(number, reason)
 
     def clock(self, rounds: int, models: int) -> Future[bool]:
-        """Report finished rounds and read models, the first ones included. If the two are equal, the future ends when
-        the next model may be read: True if the slowest worker is near enough, False if nobody is waited for.
+        """Report finished rounds and read models, the first ones included. If the two are equal, the future completes
+        when the next model may be read: True if the bound on leads allows it, False if the coordinator is away.
         """
         future: Future[bool] = Future()
         with self._talking() as talk:
@@ -169,8 +169,8 @@ class CoordinatorClient:
         return future
 
     def wait_for_others(self) -> tuple[int, ...]:
-        """Wait, at this worker's end, until all others have ended or died. Return the dead; none at once if the
-        coordinator is away.
+        """Wait, when this worker ends, until all others have ended or died. Return the dead workers. If the coordinator
+        is away, return none at once.
         """
         with self._answered:
             talk = self._talk
@@ -181,7 +181,7 @@ class CoordinatorClient:
             return (not talk.away and talk.died) or ()
 
     def close(self) -> None:
-        """Send nothing more; open updates go in arrival order."""
+        """Close the connection; open updates go in arrival order."""
         with self._answered:
             self._closing = True
         self._hub.wake()
@@ -190,7 +190,7 @@ class CoordinatorClient:
 
     @contextlib.contextmanager
     def _talking(self) -> Iterator[Conversation]:
-        """Change the conversation, and have the thread act on it, or deliver the results at once if it has ended."""
+        """Lock the conversation for a change, then wake the thread. If that has ended, deliver the results here."""
         with self._answered:
             yield self._talk
         self._hub.wake()
@@ -203,7 +203,7 @@ class CoordinatorClient:
         try:
             self._serve()
         except Exception as error:
-            # Prophet's own failure: the job goes on without it.
+            # Prophet's own failure: the job continues without it.
             self._warn(f"{type(error).__name__}: {error}")
         finally:
             self._end()
@@ -244,7 +244,7 @@ class CoordinatorClient:
                 with self._answered:
                     self._talk.receive(answer, time.monotonic())
         except UserError as error:
-            logger.debug("what answers is no coordinator: %s", error)
+            logger.debug("an answer is not a coordinator's: %s", error)
             connection.close()
 
     def _deliver(self) -> None:
@@ -253,7 +253,7 @@ class CoordinatorClient:
             messages, results = self._talk.take()
             known = [self._known(result) for result in results]
         for message in messages:
-            # Without a connection it is repeated later, or given up.
+            # Without a connection, `turn` repeats the message later, or gives up on its answer.
             if self._connection is not None and not self._ended:
                 self._connection.send(msg.framed(message))
         for deliver in known:
@@ -278,15 +278,15 @@ class CoordinatorClient:
         if not self._warned:
             self._warned = True
             logger.warning(
-                "the coordinator at %s is of no use now (%s); updates go in arrival order until it is",
+                "the coordinator at %s is unavailable (%s); updates go in arrival order until it is back",
                 self._address,
                 why,
             )
 
     def _end(self) -> None:
-        """Let everything go that is open, since no answer will come."""
+        """Release everything that is open, since no answer will arrive."""
         if self._talk.welcomed and self._connection is not None:
-            with contextlib.suppress(Exception):  # or the coordinator would take this worker for dead
+            with contextlib.suppress(Exception):  # without a Bye, the coordinator would count this worker as dead
                 self._connection.send(msg.framed(msg.Bye()))
         with self._answered:
             self._ended = True
@@ -303,7 +303,7 @@ class CoordinatorClient:
 
 
 class _Connector:
-    """Makes connections beside the client's thread, since resolving a name and connecting may take long."""
+    """Connects in a thread of its own, since resolving a name and connecting may take long."""
 
     def __init__(self, place: tuple[str, int], made: Callable[[], None]) -> None:
         """`made` is called from any thread when `take` has a connection."""
@@ -314,7 +314,7 @@ class _Connector:
         self._sockets: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
 
     def start(self) -> None:
-        """Try until a connection is made."""
+        """Try, in the background, until a connection is made."""
         if not self._stopping.is_set():
             threading.Thread(target=self._connect, name="prophet-coordinator-connects", daemon=True).start()
 
@@ -324,7 +324,7 @@ class _Connector:
         return None
 
     def is_answered(self) -> None:
-        """Make the next connection soon if this one is lost."""
+        """Reset the wait before the next connection to its minimum."""
         self._wait_s = RECONNECT_S[0]
 
     def stop(self) -> None:
@@ -354,7 +354,7 @@ def _ignore(what: object) -> None:
 
 
 def _resolve(future: Future[Any] | None, value: Any) -> None:
-    # It may have a result already, or be cancelled.
+    # The future may have a result already, or be cancelled.
     if future is not None:
         with contextlib.suppress(InvalidStateError):
             future.set_result(value)

@@ -1,10 +1,10 @@
-"""Connections of all jobs, and the worker of each.
+"""Connections of all jobs, and the worker on each.
 
-Rule of this file: bytes in, addressed answers out, the time passed in; no socket. coordination.py handles the requests
-of a job.
+Rule of this file: bytes in, addressed answers out, the time passed in; no socket. coordination.py handles a job's
+requests.
 
-Before a proof only the nonce of a connection is kept. Jobs share nothing: if one coordinator fails, only that job
-begins anew, and its workers connect again.
+Until a connection proves its token, only its nonce is kept. Jobs share nothing: if one job's coordinator fails, only
+that job restarts, and its workers reconnect.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from prophet_scheduler.core.errors import UserError
 C = TypeVar("C", bound=Hashable)
 """A connection."""
 Outgoing: TypeAlias = tuple[C, Answer | None]
-"""Connection and message to it; None closes the connection."""
+"""Connection, and the message to send on it; None closes it."""
 
 logger = logging.getLogger("prophet_scheduler")
 
@@ -31,7 +31,7 @@ class Connections(Generic[C]):
     """All jobs behind one socket. `refused` counts messages refused before they reached a job."""
 
     def __init__(self, tokens: Mapping[str, str], jobs: Mapping[str, Coordination]) -> None:
-        """Both are by tenant."""
+        """Both mappings are keyed by tenant."""
         self.jobs, self.refused, self._tokens = jobs, 0, tokens
         self._nonces: dict[C, str] = {}
         self._speakers: dict[C, tuple[str, int]] = {}
@@ -42,7 +42,7 @@ class Connections(Generic[C]):
 
     @property
     def next_s(self) -> float:
-        """Time of the next call of `turn` if nothing is received before."""
+        """Time at which to call `turn` if nothing is received before."""
         return min((job.next_s for job in self.jobs.values()), default=math.inf)
 
     def receive(self, connection: C, data: bytes, now_s: float) -> list[Outgoing[C]]:
@@ -59,15 +59,15 @@ class Connections(Generic[C]):
         return self._asked(name, lambda job: job.receive(worker, request, now_s))
 
     def turn(self, now_s: float) -> list[Outgoing[C]]:
-        """Do what is due in all jobs."""
+        """Run what is due in all jobs."""
         return [sent for name in self.jobs for sent in self._asked(name, lambda job: job.turn(now_s))]
 
     def knows(self, connection: C) -> bool:
-        """Return True if a worker uses the connection."""
+        """Return True if an admitted worker uses the connection."""
         return connection in self._speakers
 
     def closed(self, connection: C) -> None:
-        """Forget a connection; its worker may come on another one."""
+        """Forget a connection; its worker may reconnect."""
         self._nonces.pop(connection, None)
         speaker = self._speakers.pop(connection, None)
         if speaker is not None:
@@ -83,7 +83,7 @@ class Connections(Generic[C]):
     def _hello(self, connection: C, hello: Hello, now_s: float) -> list[Outgoing[C]]:
         name, nonce = hello.tenant, self._nonces.get(connection)
         if name not in self.jobs:
-            return self._refusal(connection, f"tenant {name}: there is none of that name here")
+            return self._refusal(connection, f"tenant {name}: there is no such tenant here")
         if not hello.proof:
             return self._challenge(connection)
         if nonce is None or not proves(self._tokens[name], nonce, hello):
@@ -94,7 +94,7 @@ class Connections(Generic[C]):
             return self._anew(name, error)
         if any(isinstance(answer, Denied) for _, answer in said):
             return [(connection, answer) for _, answer in said]
-        # A worker has only its newest connection, and a connection only the last worker that it proved to be.
+        # A worker keeps only its newest connection, and a connection only the worker that it proved last.
         speaker = name, hello.worker
         before = self._connections.get(speaker, connection)
         self.closed(before)
@@ -110,8 +110,8 @@ class Connections(Generic[C]):
             return self._anew(name, error)
 
     def _anew(self, name: str, error: Exception) -> list[Outgoing[C]]:
-        """Begin a tenant's job anew and close its connections, since its coordinator has failed."""
-        logger.warning("Prophet: the job %s begins anew: %s: %s", name, type(error).__name__, str(error)[:200])
+        """Restart a tenant's job and close its connections, since its coordinator has failed."""
+        logger.warning("Prophet: the job %s restarts: %s: %s", name, type(error).__name__, str(error)[:200])
         self.jobs[name].reset()
         spoken = [connection for connection, (tenant, _) in self._speakers.items() if tenant == name]
         for connection in spoken:

@@ -1,18 +1,18 @@
-"""A worker's side of its conversation with the coordinator: messages to send, and the end of waiting for answers.
+"""A worker's side of its conversation with the coordinator: messages to send, and how long to wait for answers.
 
 Rule of this file: calls, answers and the time in; messages and results out. client.py has the socket, the thread and
 the futures.
 
-A question is repeated every quarter of the bound until it is answered, which repairs a lost message, a lost connection
-or a restarted coordinator. If an answer takes longer than the bound, the coordinator is *away*: everything that waits,
-and everything that comes, goes in arrival order until the coordinator is heard again. The worker then reports what it
-pushed meanwhile, so that the count of versions stays true.
+A question is repeated every quarter of the bound until it is answered, which covers a lost message, a lost connection
+and a restarted coordinator. If an answer takes longer than the bound, the coordinator is *away*: all waiting and new
+updates go in arrival order until it is heard from again. The worker then reports the updates it pushed meanwhile, so
+that the version count stays true.
 
-A sum of others' updates is treated like one of this worker's own updates, but a coordinator that does not know it hears
-nothing of it, since its members report what was applied.
+A sum of others' updates is treated like one of this worker's own. A restarted coordinator, which does not know the sum,
+is not told of it: its members report their updates.
 
-An answer may be late because this worker's own link is full, for instance with a model that is being read. So time in
-which the link was busy is not silence (`excuse`), up to a limit. Times called `heard_s` do not include it.
+An answer may be late because this worker's own link is full, for instance while a model is read. So time in which the
+link was busy does not count as silence (`excuse`), up to a limit. Times called `heard_s` exclude it.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from prophet_mlfabric.ports import Outcome, Pass, Permission
 from prophet_scheduler.core.errors import UserError
 
 BEAT_S = 1.0
-"""Seconds of silence after which a worker sends a sign of life."""
+"""Seconds of silence after which a worker sends a heartbeat."""
 KNOCK_S = 0.1
-"""Seconds between two hellos of a worker that is not admitted yet, within its bound."""
+"""Maximum seconds between two hellos of a worker not yet admitted, while the coordinator is not away."""
 LONGEST_S = 60.0
-"""Maximum seconds of waiting, however often the coordinator says to wait."""
+"""Maximum seconds to wait, however often the coordinator says to wait."""
 MOST_EXCUSED = 4
 """Maximum time excused between two answers, in bounds: the traffic on the link may be another job's."""
 MOST_UNHEARD = 1000
-"""Maximum updates pushed while the coordinator is away that are reported to it later."""
+"""Maximum number of updates, pushed while the coordinator is away, that are reported to it later."""
 MOST_LOST = 64
-"""Number of lost updates that are remembered, in case they are in the model after all."""
+"""Number of lost updates to remember, in case they are in the model after all."""
 AWAY = "the coordinator is away"
-ANEW = "the coordinator was started anew"
+ANEW = "the coordinator was restarted"
 
 Result: TypeAlias = Permission | Outcome | msg.Collect | Pass | msg.Copy
 _Key: TypeAlias = tuple[bool, int]
@@ -57,8 +57,8 @@ class _Stage(enum.Enum):
 
 @dataclass
 class _Waiting:
-    """A question that is repeated until it is answered. `heard_s` is first the start of the wait, then the time of the
-    last answer, less excused time.
+    """A question that is repeated until it is answered. `heard_s` is the time of the last answer, or at first the start
+    of the wait, less excused time. `said_s` is when the question was last sent.
     """
 
     heard_s: float
@@ -67,7 +67,7 @@ class _Waiting:
 
 @dataclass(kw_only=True)
 class _Open(_Waiting):
-    """An update or a sum."""
+    """An open update or sum."""
 
     ask: msg.Ask
     asked_s: float
@@ -82,7 +82,7 @@ class _Open(_Waiting):
 
 
 class _Patience:
-    """Limits on the wait for answers, in seconds without excused time. Questions are repeated after `again_s`."""
+    """Limits on waiting for answers, in seconds without excused time. Questions are repeated every `again_s`."""
 
     def __init__(self, bound_s: float, longest_s: float) -> None:
         self.bound_s = bound_s
@@ -92,26 +92,26 @@ class _Patience:
         self.answered()
 
     def answered(self) -> None:
-        """Note an answer: the full time may be excused again."""
+        """Record an answer: the full time may be excused again."""
         self._excusable_s = MOST_EXCUSED * self.bound_s
 
     def excuse(self, length_s: float) -> None:
-        """Excuse some seconds, up to the limit."""
+        """Excuse `length_s` seconds of silence, up to the limit."""
         length_s = min(length_s, self._excusable_s)
         self._excusable_s -= length_s
         self._excused_s += length_s
 
     def time(self, now_s: float) -> float:
-        """Return the time without excused time."""
+        """Return the time less excused time."""
         return now_s - self._excused_s
 
     def ends_s(self, waiting: _Waiting) -> float:
-        """Return the time at which a question will have waited too long."""
+        """Return the time at which the wait for an answer times out."""
         return waiting.heard_s + self._excused_s + self.bound_s
 
 
 class Conversation:
-    """One worker's conversation with one coordinator. Not safe for several threads.
+    """One worker's conversation with one coordinator. Not thread-safe.
 
     Call `turn` after every call and at `next_s`. `take` then returns the messages to send and the results. `version` is
     the newest known version.
@@ -125,11 +125,11 @@ class Conversation:
         self.version = hello.version
         self.next_s = now_s
         self.refused = ""
-        """Reason why the coordinator refuses this worker; empty if it admits it."""
+        """Reason why the coordinator refuses this worker; empty if it does not."""
         self.welcomed = False
         """True if the coordinator has admitted this worker on this connection."""
         self.away = False
-        """True if the coordinator is not waited for."""
+        """True if updates do not wait for the coordinator."""
         self._token = token
         self._hello = self._proved = hello
         """Identity of this worker, and its last hello with a proof."""
@@ -142,7 +142,7 @@ class Conversation:
         self._passing: _Waiting | None = None
         self._leaving: _Waiting | None = None
         self.died: tuple[int, ...] | None = None
-        """Workers that have died, once all others have ended or died. None before."""
+        """Workers that died; None until all others have ended or died."""
         self._rates: msg.NicRates | None = None
         self._said_s = -math.inf
         self._messages: list[msg.Request] = []
@@ -151,7 +151,7 @@ class Conversation:
     # Calls of the worker.
 
     def ask(self, number: int, size_bytes: int, version: int, norm: float, now_s: float) -> None:
-        """Ask for an update. Its Permission comes with `take`. Raises UserError for impossible numbers."""
+        """Ask to send an update. `take` returns its Permission later. Raises UserError for impossible numbers."""
         try:
             ask = msg.Ask(update=number, size_bytes=size_bytes, version=version, norm=norm)
         except ValueError:
@@ -162,7 +162,7 @@ class Conversation:
         self._begin(ask, now_s)
 
     def collected(self, number: int, now_s: float) -> None:
-        """Note that all updates of a collection are here. The Permission of their sum comes with `take`."""
+        """Record that all updates of a collection have arrived. `take` returns the Permission of their sum later."""
         if (True, number) not in self._open:
             self._begin(msg.Ask(update=number, sum=True), now_s)
 
@@ -175,7 +175,7 @@ class Conversation:
             self._insist(entry, [ask], now_s)
 
     def done(self, number: int, size_bytes: int, now_s: float, sum: bool = False) -> None:
-        """Note that the server has all of an update or a sum. Its Outcome comes with `take`; a second call does
+        """Record that the server has all of an update or a sum. `take` returns its Outcome later; a second call does
         nothing.
 
         Call it also for an update that was reported lost but is in the model after all.
@@ -195,7 +195,7 @@ class Conversation:
             self._insist(entry, [entry.done], now_s)
 
     def copied(self, number: int, reason: str) -> None:
-        """Report that the replica keeps the copy of that number, or why not; the coordinator repeats its order."""
+        """Report that the replica stored copy `number`, or why not. If this is lost, the coordinator asks again."""
         self._say(msg.Copied(number=number, reason=reason[: msg.MOST_REASON]))
 
     def report(self, up: float) -> None:
@@ -204,7 +204,7 @@ class Conversation:
         self._say(self._rates)
 
     def clock(self, rounds: int, models: int, now_s: float) -> None:
-        """Report finished rounds and read models. If they are equal, a Pass for the next model comes in `take`."""
+        """Report finished rounds and read models. If they are equal, `take` returns a Pass for the next model later."""
         self._clock = msg.Clock(rounds=rounds, models=models)
         self._passing = _Waiting(self.patience.time(now_s)) if rounds == models else None
         self._say(self._clock)
@@ -214,18 +214,18 @@ class Conversation:
             self._passing.said_s = now_s
 
     def leave(self, now_s: float) -> None:
-        """Begin to leave: ask for nothing more and wait for `died`."""
+        """Start leaving: say Bye until `died` is known."""
         self._leaving = _Waiting(self.patience.time(now_s))
 
     def end(self, now_s: float) -> None:
-        """Let everything go in arrival order, now and later, since no answer will come."""
+        """Let everything go in arrival order, now and later, since no answer will arrive."""
         self._be_away(now_s)
         for entry in [entry for entry in self._open.values() if entry.stage is _Stage.GRANTED]:
             self._go(entry, AWAY)
 
     @property
     def sending(self) -> bool:
-        """True if an update or a sum of this worker is on its way."""
+        """True if an update or a sum of this worker is in flight."""
         return any(entry.stage in (_Stage.GONE, _Stage.SENT) for entry in self._open.values())
 
     @property
@@ -235,12 +235,12 @@ class Conversation:
         return entries or self._passing is not None or self._leaving is not None
 
     def aggregates(self, address: str) -> None:
-        """Announce that this worker sums updates at an address from now on."""
+        """Announce that this worker sums updates sent to `address`."""
         self._hello = self._hello.model_copy(update={"sums_at": address})
         self.connected()
 
     def connected(self) -> None:
-        """Note a new connection, on which the coordinator does not know this worker yet."""
+        """Record a new connection, on which the coordinator does not know this worker yet."""
         self.welcomed = False
         self._knocked_s = -math.inf
 
@@ -295,7 +295,7 @@ class Conversation:
 
     def _welcome(self, welcome: msg.Welcome, now_s: float) -> None:
         if self._proved.sums_at != self._hello.sums_at:
-            return  # the proof is outdated, and the coordinator has yet to get the newer hello
+            return  # it answers a hello from before `aggregates`; the newer one follows
         anew = self._hello.epoch not in (None, welcome.epoch)
         self._hello = self._hello.model_copy(update={"epoch": welcome.epoch})
         self.version = max(self.version, welcome.version)
@@ -339,17 +339,17 @@ class Conversation:
                 self._end(entry, False, lost.reason)
             case _Open(stage=_Stage.WAITING | _Stage.GRANTED) as entry:
                 self._go(entry, lost.reason)
-            # An update on its way to the server goes on: once it is done, it counts after all.
+            # An update in flight to the server continues: once it is done, it counts after all.
 
-    # The passing of time.
+    # Time.
 
     def _say(self, message: msg.Request) -> None:
-        # Without a welcome it is said later, if it still matters.
+        # Without a welcome it is sent later, if it still matters.
         if self.welcomed:
             self._messages.append(message)
 
     def turn(self, now_s: float) -> None:
-        """Repeat questions, start what may start, and stop waiting for late answers."""
+        """Repeat questions, start updates that are due, and time out late answers."""
         self.next_s = math.inf
         if not self.welcomed:
             knock_s = self.patience.bound_s if self.away else min(self.patience.again_s, KNOCK_S)
@@ -383,7 +383,7 @@ class Conversation:
         elif entry.stage is not _Stage.GONE:
             messages: list[msg.Request] = [entry.done or entry.ask]
             if entry.done is None and self._clock is not None and entry.said_s > -math.inf:
-                messages.insert(0, self._clock)  # perhaps the coordinator did not hear it, and so waits
+                messages.insert(0, self._clock)  # the coordinator may have missed it, and hold the update for that
             self._insist_or_give_up(entry, messages, now_s)
             if entry.stage is _Stage.WAITING:
                 self._later(entry.asked_s + longest_s)
@@ -395,7 +395,7 @@ class Conversation:
             self._be_away(now_s)
 
     def _insist(self, waiting: _Waiting, messages: Sequence[msg.Request], now_s: float) -> None:
-        """Repeat a question if that is due, and plan the next repetition."""
+        """Repeat a question if that is due, and schedule the next repetition."""
         if self.welcomed and now_s - waiting.said_s >= self.patience.again_s:
             waiting.said_s = now_s
             self._messages += messages
@@ -406,7 +406,7 @@ class Conversation:
         self.next_s = min(self.next_s, time_s)
 
     def _be_away(self, now_s: float) -> None:
-        """Let everything that waits go in arrival order, and wait no longer."""
+        """Stop waiting: let all waiting updates go in arrival order."""
         self.welcomed, self.away = False, True
         self._knocked_s = now_s
         self._later(now_s + self.patience.bound_s)
@@ -420,7 +420,7 @@ class Conversation:
                 self._not_heard(entry, entry.done)
 
     def _go(self, entry: _Open, why: str = "") -> None:
-        """Let an update or a sum go: as granted, or in arrival order for the reason `why`."""
+        """Release an update or a sum: as granted, or in arrival order for the reason `why`."""
         grant, (of_sum, number) = entry.grant, entry.key
         entry.stage = _Stage.GONE
         if why or grant is None:
@@ -459,7 +459,7 @@ class Conversation:
         )
 
     def take(self) -> tuple[list[msg.Request], list[Result]]:
-        """Return the messages to send and the results, each in order and once."""
+        """Return, once, the messages to send and the results, each in order."""
         taken = self._messages, self._results
         self._messages, self._results = [], []
         return taken

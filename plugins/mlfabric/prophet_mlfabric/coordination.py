@@ -1,20 +1,20 @@
 """The coordinator of one job: requests in, answers out, the time passed in (MLfabric, section 4).
 
 Rule of this file: answers to workers, and the count of applied updates. scheduler.py decides orders, aggregators and
-drops; timetable.py decides starts; connections.py knows whose connection it is.
+drops; timetable.py decides starts; connections.py maps connections to workers.
 
 A batch is decided every `batch_s` (section 7: 100 ms), or sooner if the server's NIC would run out of work: more
-updates in a batch give a better order, but a wait with an idle NIC costs time.
+updates in a batch give a better order, but waiting with an idle NIC costs time.
 
-An update counts as applied when its pusher reports that the server has all of it, and counts once. Updates without a
-grant count too: their workers found the coordinator away or too slow. The delay bound holds as long as there are none.
+An update counts as applied, once, when its pusher reports that the server has all of it. Updates without a grant count
+too: their workers found the coordinator away or too slow. The delay bound holds as long as there are none of these.
 
-Grants of a dead worker are released: one that is silent for `dead_s`, starts anew, or has a transfer that is `lease_s`
-late. The updates in a sum are lost with their aggregator. If it has reached the server all the same, their workers see
-it in the model and report it.
+A worker's grants are released if it is silent for `dead_s` or restarts; a single grant if its transfer is `lease_s`
+late. The updates in a sum are lost with their aggregator. If the sum has reached the server after all, their workers
+find them in the model and report them.
 
-With bounded staleness workers report their progress after each round; leads.py decides who may go on. With a replica of
-the model, lag.py decides what may go before the replica has another copy.
+With bounded staleness workers report their progress after each round; leads.py decides who may continue. With a replica
+of the model, lag.py decides which updates may go before the replica has another copy.
 """
 
 from __future__ import annotations
@@ -41,39 +41,39 @@ from prophet_mlfabric.terms import Counts, Terms
 from prophet_mlfabric.timetable import LEAD_S, Timetable
 
 Addressed: TypeAlias = tuple[int, msg.Answer]
-"""Worker, and the message to it."""
+"""Worker, and a message to it."""
 
 MOST_OPEN = 64
 """Maximum open updates of one worker. More are refused before they cost anything."""
 MOST_KEPT = 128
-"""Number of a worker's finished updates that are remembered, to recognize repeated reports."""
+"""Number of a worker's finished updates to remember, so that repeated reports are recognized."""
 MOST_BATCH = 64
 """Maximum updates in a batch. The scheduler is quadratic, and everybody waits for it."""
 MOST_PLANNED = 32
-"""No batch is decided while so many transfers wait for their start. A later batch has more to choose from."""
+"""Number of planned transfers from which on no further batch is decided. A later batch has more to choose from."""
 CHECK_S = 0.5
 """Seconds between two checks for dead workers."""
 MOURNED = 3
 """Multiple of `dead_s` after which the end of a job no longer waits for a silent worker."""
 COLLECTIONS = 1 << 20
-"""Numbers of collections in an epoch. A sum from before a restart is never taken for another."""
+"""Collection numbers in each epoch, so that a sum from before a restart is never mistaken for another."""
 
 
 class Coordination:
-    """One job's coordinator. Not safe for several threads.
+    """One job's coordinator. Not thread-safe.
 
-    `receive` takes a request of a worker that `join` has admitted; `turn` does what is due. Both return the messages to
-    send. Call `turn` after requests and at `next_s`.
+    `receive` takes a request of a worker that `join` has admitted; `turn` does what is due. Each returns the messages
+    to send. Call `turn` after requests and at `next_s`.
     """
 
     def __init__(self, terms: Terms, epoch: int) -> None:
-        """Make a coordinator. `epoch` must differ between two starts."""
+        """`epoch` must differ between two starts."""
         self.terms = terms
         self.counts = Counts()
         self._start(epoch)
 
     def reset(self) -> None:
-        """Begin anew, as after a restart. Only the counts stay."""
+        """Restart; only the counts are kept."""
         self._start(self.epoch + 1)
 
     def _start(self, epoch: int) -> None:
@@ -90,12 +90,12 @@ class Coordination:
         self._collections: dict[int, OpenCollection] = {}
         self._first_number = self._next_number = (epoch & 0xFFFFFFFF) * COLLECTIONS
         self.lag = ReplicaLag(most, self._first_number)
-        """Lag of the replica of the model; its bound is infinite without one."""
+        """Lag of the model's replica; its bound is infinite if there is none."""
         self._waits_for_copy = False
         self._check_s = -math.inf
         self._to_say: list[Addressed] = []
         self.next_s = math.inf
-        """Time of the next call of `turn` if nothing is received before."""
+        """Time at which to call `turn` if nothing is received before."""
 
     @property
     def version(self) -> int:
@@ -104,10 +104,10 @@ class Coordination:
 
     @property
     def replicated(self) -> bool:
-        """True if a replica of the model is bounded."""
+        """True if a replica's lag is bounded."""
         return self.terms.divergence_bound is not None
 
-    # What is received.
+    # Requests.
 
     def join(self, hello: msg.Hello, now_s: float) -> list[Addressed]:
         """Admit a worker whose connection has proved the token. A refusal changes nothing."""
@@ -117,15 +117,15 @@ class Coordination:
         if why := self._other_manner(hello, None if begins else self._job.manner):
             return [self._refusal(hello.worker, why)]
         if known is None and not begins and len(self._job.workers) >= self.terms.most_workers:
-            return [self._refusal(hello.worker, f"{len(self._job.workers)} workers are the most here")]
+            return [self._refusal(hello.worker, f"the limit of {len(self._job.workers)} workers is reached")]
         if hello.node not in self._nodes and len(self._nodes) > 2 * self.terms.most_workers:
-            return [self._refusal(hello.worker, f"{len(self._nodes)} nodes are the most here")]
+            return [self._refusal(hello.worker, f"the limit of {len(self._nodes)} nodes is reached")]
         if begins:
             known = None
             self._begin()
         if known is not None and known.incarnation != hello.incarnation:
-            del self._job.workers[hello.worker]  # first, so that nothing of its past is said to the new one
-            self._forget(known, "its worker started anew")
+            del self._job.workers[hello.worker]  # first, so that no message about its past reaches the new one
+            self._forget(known, "its worker restarted")
             known = None
         if known is None:
             known = JobWorker(hello.worker, hello.incarnation, now_s, hello.replicates)
@@ -136,7 +136,7 @@ class Coordination:
                 self._job.leads, self._job.leads_since_s = LeadBound(hello.staleness, hello.workers), now_s
         known.node, known.sums_at, known.ended = self._node(hello.node), hello.sums_at, False
         self._lives(known, now_s)
-        # A restarted coordinator goes on with the newest version that its workers know.
+        # A restarted coordinator continues from the newest version that its workers know.
         if hello.epoch != self.epoch and hello.version > self._job.base:
             self._job.version += hello.version - self._job.base
             self._job.base = hello.version
@@ -144,7 +144,7 @@ class Coordination:
         return self._said()
 
     def _begin(self) -> None:
-        """Begin another job, with another model. A former worker that comes back finds a restarted coordinator."""
+        """Begin another job, with another model. A returning worker of the former job finds a restarted coordinator."""
         self.epoch += bool(self._job.workers)
         self._job = CoordinatedJob()
         self.lag.begin()
@@ -153,13 +153,13 @@ class Coordination:
         """Return why a worker cannot train with the others; empty if it can."""
         staleness, workers = manner = Manner.of(hello)
         if others not in (None, manner):
-            return f"{manner}, and others of this job say {others}: make them alike"
+            return f"{manner}, but others of this job have {others}: make them alike"
         if staleness is not None and not hello.worker < (workers or 0) <= self.terms.most_workers:
-            return f"{manner}: worker {hello.worker} of so many cannot be"
+            return f"{manner}: that is no valid number of workers for worker {hello.worker}"
         if hello.replicates and not self.replicated:
-            return "PROPHET_REPLICA is set, and the coordinator knows no bound: start it with --divergence-bound"
+            return "PROPHET_REPLICA is set, but the coordinator has no bound: start it with --divergence-bound"
         if staleness == 0 and self.terms.delay_bound is not None:
-            return f"{manner}: in step no update is late, so leave --delay-bound of the coordinator out"
+            return f"{manner}: in step no update is late, so start the coordinator without --delay-bound"
         return ""
 
     def _lives(self, worker: JobWorker, now_s: float) -> None:
@@ -203,9 +203,9 @@ class Coordination:
         elif ask.version > self.version:
             self._refuse(worker, f"version {ask.version} is newer than the model, which has {self.version}", ask)
         elif len(worker.open) >= MOST_OPEN:
-            self._refuse(worker, f"{MOST_OPEN} updates of worker {worker.number} are open, which is the most", ask)
+            self._refuse(worker, f"{MOST_OPEN} updates of worker {worker.number} are open, which is the limit", ask)
         elif len(self._updates.ready) + len(self._updates.held) >= self.terms.most_waiting:
-            self._refuse(worker, f"{self.terms.most_waiting} updates are waiting, which is the most", ask)
+            self._refuse(worker, f"{self.terms.most_waiting} updates are waiting, which is the limit", ask)
         else:
             held = not self._job.leads.may_send(worker.number)
             self._repeat(self._updates.add(worker, ask, now_s, held), now_s)
@@ -228,7 +228,7 @@ class Coordination:
         if number < worker.forgotten:
             self._refuse(worker, f"update {number} was finished long ago", done)
             return
-        # One that is not open was never asked for, or it was lost or dropped and went all the same.
+        # An update that is not open was never asked for, or it was lost or dropped but sent all the same.
         if (entry := worker.open.get(number)) is not None:
             norm, granted = entry.ask.norm, entry.grant is not None and entry.collection is None
             if granted and entry.transfer is not None:
@@ -251,7 +251,7 @@ class Coordination:
         self._finish(worker, msg.Applied(update=number, version=self.version, delay=delay))
 
     def _ask_sum(self, worker: JobWorker, ask: msg.Ask, now_s: float) -> None:
-        """Note that all updates of a collection are at their aggregator."""
+        """Record that all updates of a collection have reached their aggregator."""
         collection = self._collections.get(ask.update)
         if collection is None or collection.aggregator is not worker:
             self._refuse(worker, f"there is no collection {ask.update} of worker {worker.number}", ask)
@@ -275,7 +275,7 @@ class Coordination:
             del self._collections[number]
             self._timetable.ended(collection.transfer, now_s)
             self.counts.sums += 1
-            self.counts.applied_bytes += done.size_bytes  # what is summed travels once
+            self.counts.applied_bytes += done.size_bytes  # the sum is sent to the server once
             for member in collection.members:
                 self._close(member)
                 asked, granted = member.ask, collection.grant is not None
@@ -285,7 +285,7 @@ class Coordination:
     def _clock(self, worker: JobWorker, clock: msg.Clock) -> None:
         leads = self._job.leads
         if not leads.bounded:
-            self._refuse(worker, f"worker {worker.number} has said hello without a staleness")
+            self._refuse(worker, f"worker {worker.number} joined without a staleness")
             return
         leads.heard(worker.number, clock.rounds, clock.models)
         worker.proceeds_at = clock.rounds if leads.waits(worker.number) else None
@@ -294,7 +294,7 @@ class Coordination:
             self._say(worker, msg.Proceed(rounds=clock.rounds, now=False))
 
     def _look_at_leads(self) -> None:
-        """Let workers go on if the ones they waited for have progressed or died."""
+        """Let workers continue once the ones they waited for have progressed or died."""
         leads = self._job.leads
         for worker in self._job.workers.values():
             if worker.proceeds_at is not None and leads.may_read(worker.number):
@@ -303,7 +303,7 @@ class Coordination:
         self._updates.let_go(leads.may_send)
 
     def _part(self, worker: JobWorker, first: bool, now_s: float) -> None:
-        """Tell a worker that has ended how many others still work, and which have died. Tell all once none works."""
+        """Tell a worker that has ended how many others still work, and which have died. Once none works, tell all."""
         workers = self._job.workers.values()
         left = {other.number: other for other in workers if not other.ended}
         working = {number for number, other in left.items() if now_s - other.heard_s <= MOURNED * self.terms.dead_s}
@@ -313,10 +313,10 @@ class Coordination:
         for other in [other for other in workers if other.ended] if first and not working else [worker]:
             self._say(other, msg.Parting(working=len(working), died=tuple(sorted(died))))
 
-    # What is due.
+    # Timed actions.
 
     def turn(self, now_s: float) -> list[Addressed]:
-        """Decide batches, start transfers and forget dead workers."""
+        """Decide batches, start transfers and release the grants of dead workers."""
         if now_s >= self._check_s:
             self._check(now_s)
         self._timetable.book(self._network, now_s)
@@ -336,12 +336,12 @@ class Coordination:
         return min(opened_s + self.terms.batch_s, max(opened_s, self._timetable.busy_until_s - LEAD_S))
 
     def _decide(self, now_s: float) -> None:
-        """Plan the transfers of one batch as the scheduler orders them."""
+        """Plan the transfers of one batch, in the scheduler's order."""
         batch, self._updates.ready = self._updates.ready[:MOST_BATCH], self._updates.ready[MOST_BATCH:]
         network = self._timetable.book(self._network, now_s, None)
         scheduler = self._scheduler
         aggregators = self._job.aggregators(scheduler.server)
-        # Scheduled updates may have been lost since, and others may have come without a grant.
+        # Since the last batch, scheduled updates may have been lost, and others applied without a grant.
         scheduler.version = self.version + self._timetable.outstanding
         scheduler.aggregators = tuple(aggregators)
         schedule = scheduler.schedule([entry.update for entry in batch], network, now_s, self._timetable.busy_until_s)
@@ -361,7 +361,7 @@ class Coordination:
         self._timetable.planned += schedule.transfers
 
     def _let_go(self, now_s: float) -> bool:
-        """Grant the transfers that may start. Return True if some were dropped instead, which changes later starts."""
+        """Grant the transfers that may start. If any must be dropped, only do that and return True: starts change."""
         starting, hopeless = self._timetable.due(self.version, now_s)
         for transfer in hopeless:
             self._drop(transfer.updates)
@@ -388,7 +388,7 @@ class Coordination:
         return False
 
     def _replica_allows(self, transfer: PlannedTransfer) -> bool:
-        """Return True if the replica is near enough for this transfer; if not, no later one may start either."""
+        """Return True if the replica's lag allows this transfer; if not, no later one may start either."""
         if not self._job.replicating():
             return True
         under_way = math.fsum(other.norm for other in self._timetable.under_way if other.commits)
@@ -396,7 +396,7 @@ class Coordination:
         return not self._waits_for_copy
 
     def _order_copy(self, now_s: float) -> None:
-        """Have a worker hand the model to the replica if that is due, preferably one that sends nothing."""
+        """Have a worker, preferably one that sends nothing, hand the model to the replica if a copy is due."""
         lag, able = self.lag, self._job.replicating()
         if able and lag.due(self._waits_for_copy, now_s):
             lag.ordered(min(able, key=lambda worker: (worker.sends, *lag.turns(worker.number))).number)
@@ -421,10 +421,10 @@ class Coordination:
                 self._lose(entry, f"its transfer was {self.terms.lease_s:g} s late")
         self._look_at_leads()
 
-    # Updates that end without being applied.
+    # Updates that are not applied.
 
     def _forget(self, worker: JobWorker, reason: str) -> None:
-        """Release the grants of a worker. Its finished updates stay known: it may come back and repeat its reports."""
+        """Release the grants of a worker. Keep its finished updates: it may return and repeat its reports."""
         worker.alive, worker.proceeds_at = False, None
         self.lag.gone(worker.number)
         self._job.leads.gone(worker.number)
@@ -433,13 +433,13 @@ class Coordination:
             collection = entry.collection
             if collection is None or not collection.transfer.ready:
                 self._lose(entry, reason)
-            # Otherwise it is in the sum already and will be applied with it.
+            # Otherwise the update is in the sum already and will be applied with it.
         for collection in [c for c in self._collections.values() if c.aggregator is worker]:
             for member in list(collection.members):
                 self._lose(member, f"worker {worker.number} was to sum it: {reason}")
 
     def _drop(self, updates: Iterable[Update]) -> None:
-        """Keep updates that would be too late at their workers. What has gone to an aggregator is lost instead."""
+        """Have workers discard updates that would be too late; those sent to an aggregator already are lost instead."""
         reason = f"its delay would be above {self.terms.delay_bound} versions"
         for entry in self._entries(updates):
             if entry.grant is not None:
@@ -453,7 +453,7 @@ class Coordination:
     def _lose(self, entry: OpenUpdate, reason: str) -> None:
         self.counts.lost += 1
         granted = entry.grant if entry.collection is None else entry.collection.grant
-        if granted is not None:  # it may be at the server, and nobody has reported it
+        if granted is not None:  # it may be at the server, unreported
             self.lag.changed(entry.ask.norm)
         self._close(entry)
         self._finish(entry.worker, msg.Lost(update=entry.ask.update, reason=reason))
@@ -484,7 +484,7 @@ class Coordination:
             worker.forgotten = max(worker.forgotten, oldest + 1)
         self._say(worker, said)
 
-    # Small things.
+    # Helpers.
 
     def _node(self, name: str) -> Node:
         if name not in self._nodes:
@@ -500,11 +500,11 @@ class Coordination:
         self._say(collection.aggregator, msg.Collect(number=collection.number, members=members))
 
     def _entries(self, updates: Iterable[Update]) -> list[OpenUpdate]:
-        """Return the updates that are still open: the end of one may have ended others."""
+        """Return the updates that are still open: closing one may have closed others."""
         return [self._updates.by_id[update.id] for update in updates if update.id in self._updates.by_id]
 
     def _say(self, worker: JobWorker, said: msg.Answer) -> None:
-        # A restarted worker uses the same numbers for other updates.
+        # Not to a restarted worker, whose updates are others.
         if self._job.workers.get(worker.number) is worker:
             self._to_say.append((worker.number, said))
 

@@ -2,9 +2,9 @@
 
 Rule of this file: aggregation in reverse. Nothing here knows what a model is.
 
-In reversed time the distribution of a model is a collection of updates. So Algorithms 1 and 3 order and group the
-workers on the reversed network, and the groups then go out in reverse order. The first group gets the model from the
-server itself.
+Distributing a model is collecting updates backwards in time. So Algorithms 1 and 3 order and group the workers on the
+network with uplinks and downlinks swapped, and the groups are then served in reverse order. Groups without an
+aggregator get the model from the server itself.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from prophet_mlfabric.ordering import Update, order_updates
 
 @dataclass(frozen=True)
 class Hop:
-    """One transfer of the model. `after` is the place of the hop that brings it to the source; None from the server.
+    """One transfer of the model. `after` is the index of the hop that brings it to the source; None from the server.
 
-    `reader` is the place of the request that it answers; None if the hop only feeds a distributor. Seconds.
+    `reader` is the index of the request that it answers; None if the hop only feeds a distributor. Times in seconds.
     """
 
     source: Node
@@ -39,10 +39,7 @@ def distribute(
     distributors: Sequence[Node],
     now_s: float,
 ) -> list[Hop]:
-    """Return the hops to the nodes that ask at `now_s` (section 10.3), in the order of their reservations.
-
-    `network` stays unchanged.
-    """
+    """Return the hops to the nodes that ask at `now_s` (section 10.3), in reservation order. `network` is unchanged."""
     mirror = NetworkState(network.downlinks, network.uplinks)
     requests = [Update(place, node, size_bytes) for place, node in enumerate(readers)]
     order = order_updates(requests, mirror, server, now_s).updates

@@ -1,13 +1,13 @@
-"""Requests between processes of a job that have its token, with answers.
+"""Requests and answers between processes of a job, authenticated with its token.
 
 Rule of this file: sockets, proofs and limits. torch/aggregating.py sends updates to sum, and replica.py models.
 
-It has sockets of its own, as torch.distributed's need a group whose members may not die.
+It has its own sockets, since torch.distributed needs a group whose members must not die.
 
-The listener sends a nonce to whoever connects. A message is a head (kind, sender, number, length, BLAKE2b of the bytes
-(RFC 7693), nonce for the answer), a keyed BLAKE2b over nonce and head, and the bytes. The key is made from the token,
-which never travels. So nothing beyond a head is read before a proof, and no more than a message's maximum after it. An
-answer is a message, too, and is only believed with a proof.
+The listener sends a nonce to every new connection. A message is a head (kind, sender, number, length, BLAKE2b of the
+bytes (RFC 7693), nonce for the answer), a keyed BLAKE2b over nonce and head, and the bytes. The key is made from the
+token, which is never sent. So nothing beyond a head is read before a proof, and no more than a message's maximum after
+it. An answer is also such a message, and is ignored without a proof.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from prophet_scheduler.hub import Connection, Hub, Owner, listener_at, lives_or_
 logger = logging.getLogger("prophet_scheduler")
 
 TIMEOUT_S = 10.0
-"""Maximum seconds to connect, to take the next bytes, or to answer a complete request."""
+"""Maximum seconds to connect, to send or receive the next bytes, or to answer a complete request."""
 MOST_STRANGERS = 256
-"""Maximum connections without a proof; one more replaces the oldest."""
+"""Maximum connections without a proof; another one replaces the oldest."""
 NONCE_BYTES = DIGEST_BYTES = 32
 PIECE_BYTES = 1 << 16
 DONE, REFUSED = 0, 255
-"""Kinds of answers: done, or a reason in UTF-8. Other kinds are requests."""
+"""Kinds of answers: done, or refused for a reason in UTF-8. Other kinds are requests."""
 _HEAD = struct.Struct(f"<BIQQ{DIGEST_BYTES}s{NONCE_BYTES}s")
 HEAD_BYTES = _HEAD.size + DIGEST_BYTES
 """Bytes of a head with its proof."""
 
 
 class Head(NamedTuple):
-    """Head of a message: its kind, sender and number, and the length and digest of its bytes."""
+    """Head of a message: its kind, sender and number, the length and digest of its bytes, and the answer's nonce."""
 
     kind: int
     worker: int
@@ -55,20 +55,20 @@ class Head(NamedTuple):
 
 
 def key_of(tenant: str, token: str) -> bytes:
-    """Return the key of a job's proofs."""
+    """Return the key for a job's proofs."""
     return hashlib.sha256(f"{tenant} {token}".encode()).digest()
 
 
 def message(
     key: bytes, nonce: bytes, kind: int, worker: int, number: int, payload: bytes, own_nonce: bytes = bytes(NONCE_BYTES)
 ) -> bytes:
-    """Return a whole message to the sender of `nonce`."""
+    """Return a complete message to the sender of `nonce`."""
     head = _HEAD.pack(kind, worker, number, len(payload), _digest(payload), own_nonce)
     return head + _proof(key, nonce, head) + payload
 
 
 def _head(key: bytes, nonce: bytes, said: bytes) -> Head | None:
-    """Return the head in HEAD_BYTES; None without a valid proof."""
+    """Return the head in the HEAD_BYTES of `said`; None without a valid proof."""
     head, proof = said[: _HEAD.size], said[_HEAD.size :]
     return Head(*_HEAD.unpack(head)) if hmac.compare_digest(proof, _proof(key, nonce, head)) else None
 
@@ -90,14 +90,14 @@ class Request:
     number: int
     payload: bytes
     answer: Callable[[int, int, bytes], None]
-    """Takes the kind, the number and the bytes of the answer, and returns at once."""
+    """Queues an answer of this kind, number and bytes, and returns at once."""
 
 
 class Listener:
-    """Takes requests at `host` from construction on; they wait until `serve`, which calls `handle` with each.
+    """Accepts requests at `host` from construction on; they wait until `serve`, which calls `handle` with each.
 
-    A message has at most `largest_bytes`. A stranger has `stranger_s` seconds for its head. Construction raises OSError
-    if nothing can listen there.
+    A message has at most `largest_bytes`. A stranger has `stranger_s` seconds to send its head. Construction raises
+    OSError if it cannot listen there.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Listener:
         self._hub.listen(listener, Owner(HEAD_BYTES, self._made, self._received, self._closed))
         self._nonces: dict[Connection, bytes] = {}
         self._heads: dict[Connection, Head] = {}
-        """Heads whose bytes come next."""
+        """Heads whose bytes have yet to arrive."""
         self._answers: queue.SimpleQueue[tuple[Connection, bytes]] = queue.SimpleQueue()
         self._stopping = False
 
@@ -130,7 +130,7 @@ class Listener:
                     connection.send(answer)
 
     def stop(self) -> None:
-        """Have `serve` return soon. From any thread."""
+        """Make `serve` return soon. Thread-safe."""
         self._stopping = True
         self._hub.wake()
 
@@ -153,12 +153,12 @@ class Listener:
             head = _head(self._key, self._nonces[connection], bytes(received))
             received.clear()
             if head is None:
-                # The sender lacks the token; this answer tells it so.
+                # The sender lacks the token; tell it so.
                 connection.send(_HEAD.pack(REFUSED, 0, 0, 0, b"", b"") + bytes(DIGEST_BYTES))
                 connection.end()
                 return
             if head.length > self._largest_bytes:
-                logger.debug("a message of %d bytes; %d is the most", head.length, self._largest_bytes)
+                logger.debug("a message of %d bytes; the limit is %d", head.length, self._largest_bytes)
                 connection.close()
                 return
             self._heads[connection] = head
@@ -186,9 +186,9 @@ class Listener:
 
 
 class Asked(contextlib.AbstractContextManager["Asked"]):
-    """A request on its way to `address` from construction on, and its answer. Use it in `with`.
+    """A request, sent to `address` by construction, and its answer. Use it in `with`.
 
-    Each step may take `timeout_s`. Construction raises OSError if nobody takes the request.
+    Each step times out after `timeout_s`. Construction raises OSError if the request cannot be sent.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class Asked(contextlib.AbstractContextManager["Asked"]):
             lives_or_ends(self._socket)
             nonce = self._read(NONCE_BYTES)
             said = memoryview(message(key, nonce, kind, worker, number, payload, self._nonce))
-            while said:  # a timeout holds for one send, so pieces are sent
+            while said:  # the timeout is for each send, so the message is sent in pieces
                 said = said[self._socket.send(said[:PIECE_BYTES]) :]
         except OSError:
             self._socket.close()
@@ -220,19 +220,19 @@ class Asked(contextlib.AbstractContextManager["Asked"]):
     def answer(self, most_bytes: float = math.inf) -> tuple[int, bytes]:
         """Return the answer's number and bytes, at most `most_bytes`.
 
-        Raises OSError if none comes, and UserError if it is a refusal or lacks the token.
+        Raises OSError if no answer arrives, and UserError if it is a refusal, too long, or without a valid proof.
         """
         said = self._read(HEAD_BYTES)
         head = _head(self._key, self._nonce, said)
         if head is None and said[0] == REFUSED:
             raise UserError("the token is wrong")
         if head is None:
-            raise UserError("what answers there has not the job's token")
+            raise UserError("the process there does not have the job's token")
         if head.length > most_bytes:
-            raise UserError(f"an answer of {head.length} bytes; {most_bytes:g} is the most")
+            raise UserError(f"an answer of {head.length} bytes; the limit is {most_bytes:g}")
         payload = self._read(head.length)
         if not hmac.compare_digest(head.digest, _digest(payload)):
-            raise UserError("an answer has changed on its way")
+            raise UserError("an answer was corrupted in transit")
         if head.kind == REFUSED:
             raise UserError(payload.decode(errors="replace"))
         return head.number, payload

@@ -1,15 +1,14 @@
 """Lag of a running job's replica behind its server, and the times of its copies (MLfabric, sections 3.3 and 5.3).
 
 Rule of this file: norms, ordered copies and their outcomes in; whether an update may go, and whether a copy is due,
-out. coordination.py has updates and workers, and a worker has the bytes of a copy.
+out. coordination.py has the updates and workers, and a worker has the bytes of a copy.
 
 A real server only adds: momentum is in the updates. So Eq. 11 holds with g = 0, and server and replica differ by at
-most the norms of the updates that only one of them has, in any order. A copy has all updates that were counted before
-it was ordered. The replica may lack updates applied since then, perhaps unreported, and updates under way to the
-server. An update may go if these and its own norm stay within Div_max. Otherwise it and all behind it wait for a copy.
+most the sum of the norms of the updates that only one of them has, in any order. A copy has all updates counted before
+it was ordered. The replica may lack updates applied since then, perhaps unreported, and updates in flight to the
+server. An update may go if these norms and its own stay within Div_max. Otherwise it and later ones wait for a copy.
 
-A single update above Div_max goes when the replica lacks nothing else. If no copy reaches the replica, nobody waits for
-it.
+A single update above Div_max goes when the replica lacks nothing else. Nobody waits for a replica that no copy reaches.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ EARLY = 0.5
 
 
 class CopyOrder(NamedTuple):
-    """Order of a copy from worker `worker`; `changed` is the sum of norms at that time."""
+    """Order of a copy from worker `worker`; `changed` is the sum of norms when it was given."""
 
     number: int
     worker: int
@@ -34,7 +33,7 @@ class CopyOrder(NamedTuple):
 
 
 class ReplicaLag:
-    """Sum of what the replica of one job may lack. Norms are Euclidean, of updates; times in seconds."""
+    """Sum of the norms that one job's replica may lack. Norms are Euclidean, of updates; times in seconds."""
 
     def __init__(self, bound: float, first_number: int = 0) -> None:
         """`bound` is Div_max, above 0. Copies are numbered from `first_number`."""
@@ -42,9 +41,9 @@ class ReplicaLag:
         self.notices: list[str] = []
         """Lines for the operator, in order; whoever prints them removes them."""
         self.copies = self.failed = 0
-        """Numbers of copies that the replica has kept, and of those that did not reach it."""
+        """Number of copies that the replica has stored, and of those that failed."""
         self.greatest = 0.0
-        """Maximum lag at any time while the replica was reachable."""
+        """Maximum lag so far while the replica was reachable."""
         self._changed = 0.0
         self._number = first_number
         self._last_worker = -1
@@ -53,7 +52,7 @@ class ReplicaLag:
     def begin(self) -> None:
         """Begin another job: the replica's content is unknown."""
         self.order: CopyOrder | None = None
-        """Copy under way."""
+        """Order of the copy being made."""
         self._kept: float | None = None
         """Sum of norms when the replica's newest copy was ordered."""
         self._away = self._told_size = False
@@ -65,11 +64,11 @@ class ReplicaLag:
         return math.inf if self._kept is None else self._changed - self._kept
 
     def changed(self, norm: float) -> None:
-        """Note that the server's model has, or may have, an update of this norm."""
+        """Record that the server's model has, or may have, an update of this norm."""
         self._changed += norm
 
     def admits(self, norm: float, under_way: float) -> bool:
-        """Return True if an update or a sum of this norm may go, with so much under way to the server. It then goes."""
+        """Return True if an update of this norm may go with `under_way` norms in flight. The caller then starts it."""
         if self._away:
             return True
         lacks = self.lag + under_way
@@ -80,30 +79,30 @@ class ReplicaLag:
             self._told_size = True
             self.notices.append(
                 f"an update has the norm {norm:.3g}, which alone is above the divergence bound {self.bound:g}: "
-                "it goes by itself, and so much may be lost"
+                "it goes alone, and that much may be lost"
             )
         self.greatest = max(self.greatest, lacks + norm)
         return True
 
     def due(self, waits: bool, now_s: float) -> bool:
-        """Return True if a copy should be ordered; `waits` is True if an update may not go."""
+        """Return True if a copy should be ordered; `waits` is True if an update is waiting for one."""
         if self.order is not None or now_s < self._retry_s:
             return False
         return self.lag >= EARLY * self.bound or (waits and self.lag > 0.0)
 
     def ordered(self, worker: int) -> CopyOrder:
-        """Note that this worker makes the copy."""
+        """Record that this worker makes the next copy."""
         self.order = CopyOrder(self._number, worker, self._changed)
         self._number += 1
         self._last_worker = worker
         return self.order
 
     def turns(self, worker: int) -> tuple[bool, int]:
-        """Return a sort key of workers: the one whose turn is next sorts first."""
+        """Return a sort key of workers: the next in turn sorts first."""
         return worker <= self._last_worker, worker
 
     def answered(self, number: int, worker: int, reason: str, now_s: float) -> None:
-        """Note that a copy is kept, or did not get there for `reason`. Answers of other workers change nothing."""
+        """Record that a copy is stored or, with `reason`, has failed. Answers to other orders change nothing."""
         order = self.order
         if order is None or order[:2] != (number, worker):
             return
@@ -121,6 +120,6 @@ class ReplicaLag:
             self.notices.append("the replica has a copy of the model again")
 
     def gone(self, worker: int) -> None:
-        """Note that a worker makes no more copies."""
+        """Record that a worker makes no more copies."""
         if self.order is not None and self.order.worker == worker:
             self.order = None

@@ -1,13 +1,13 @@
 """Bound on the lead of a job's workers (MLfabric, section 6): stale synchronous training, and training in step.
 
-Rule of this file: finished rounds and read models in, permission to go on out. coordination.py tells the workers.
+Rule of this file: finished rounds and read models in, permission to continue out. coordination.py tells the workers.
 
 A worker that has finished c rounds may read the next model once every other has finished at least c - K rounds; K is
 the staleness (Ho et al., stale synchronous parallel, 2013). With K = 0 workers are in step, and all read the same
-model: an update of the next round is kept away from the server until every worker has read.
+model: an update of the next round is held back from the server until every worker has read.
 
-A worker that nobody has heard of yet is in its first round, until it is absent. Nobody waits for workers that have
-ended or died.
+A worker that has not reported yet counts as in its first round until it is declared absent. Nobody waits for workers
+that have ended or died.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Container, Mapping
 
 
 class LeadBound:
-    """Rounds and models of the workers 0 to `workers` - 1; by default any lead is allowed."""
+    """Rounds and models of workers 0 to `workers` - 1. By default any lead is allowed."""
 
     def __init__(self, staleness: float = math.inf, workers: int = 0) -> None:
         self.bounded = staleness < math.inf
@@ -27,23 +27,23 @@ class LeadBound:
         self._gone: set[int] = set()
 
     def heard(self, worker: int, rounds: int, models: int) -> None:
-        """Note a worker's numbers of finished rounds and of read models, the first ones included."""
+        """Record a worker's numbers of finished rounds and of read models, the first ones included."""
         self._rounds[worker], self._models[worker] = rounds, models
 
     def lives(self, worker: int) -> None:
-        """Wait for a worker, perhaps again."""
+        """Have others wait for a worker, perhaps again."""
         self._gone.discard(worker)
 
     def gone(self, worker: int) -> None:
-        """Wait for a worker no more, until `lives`."""
+        """Have nobody wait for a worker, until `lives`."""
         self._gone.add(worker)
 
     def absent(self, heard: Container[int]) -> None:
-        """Wait for no other workers than these: the others may have ended under another coordinator."""
+        """Have nobody wait for workers other than `heard`: they may have ended under another coordinator."""
         self._gone.update(worker for worker in self._rounds if worker not in heard)
 
     def waits(self, worker: int) -> bool:
-        """Return True if a worker has finished a round and not read the next model."""
+        """Return True if a worker has finished a round but not read the next model."""
         return 0 < self._rounds.get(worker, 0) == self._models.get(worker, 0)
 
     def may_read(self, worker: int) -> bool:
@@ -51,7 +51,7 @@ class LeadBound:
         return self._rounds.get(worker, 0) - self._least(self._rounds) <= self._staleness
 
     def may_send(self, worker: int) -> bool:
-        """Return True if an update of a worker's present round may reach the server."""
+        """Return True if an update of a worker's current round may reach the server."""
         return self._staleness > 0 or self._least(self._models) > self._rounds.get(worker, 0)
 
     def _least(self, counts: Mapping[int, int]) -> int:

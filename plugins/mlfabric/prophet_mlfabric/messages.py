@@ -1,30 +1,30 @@
 """Messages between the workers and the coordinator of an MLfabric job (MLfabric, section 4).
 
-Rule of this file: values, their limits and their bytes. coordination.py and conversation.py decide who sends what when.
+Rule of this file: values, their limits and their bytes. coordination.py and conversation.py decide when to send them.
 
 A message is its length (four bytes, big-endian) and one JSON object with its `kind`. Everything received has a limit,
-so a sender cannot make the coordinator keep much. Unknown messages are refused.
+so a sender cannot use up the coordinator's memory. Unknown messages are refused.
 
 A worker numbers its own updates and never uses a number twice, not even after a restart. The coordinator numbers the
-sums that a worker makes. Worker, number and `sum` together identify an update or a sum, so every message may be sent
-twice and counts once. Sizes are in bytes, times in seconds, rates in bytes per second. A version is the number of
-updates applied to the server's model.
+sums. Worker, number and `sum` together identify an update or a sum, so a message may be sent twice and counts once.
+Sizes are in bytes, times in seconds, rates in bytes per second. A version is the number of updates applied to the
+server's model.
 
     worker                                coordinator
     Hello  (no proof)             ->
-                                  <-      Challenge     also to anything else from an unknown connection
+                                  <-      Challenge     also in answer to anything else from an unknown connection
     Hello  (proof)                ->
                                   <-      Welcome
     Ask                           ->
-                                  <-      Wait          the update has its place; again for every repeated Ask
-                                  <-      Grant         go to the server, go to an aggregator, or drop it
+                                  <-      Wait          the update is queued; again for each repeated Ask
+                                  <-      Grant         send it to the server or an aggregator, or drop it
     Done                          ->
                                   <-      Applied       also to all workers whose updates are in a sum
 
-An aggregator gets Collect with the updates to sum. It asks for the sum when it has them all, and goes on as with an
-update of its own. Lost withdraws a grant: the aggregator died and took the update with it.
+An aggregator gets Collect with the updates to sum. Once it has them all, it asks for the sum and proceeds as with an
+update of its own. Lost withdraws a grant: the update was lost, for instance with its aggregator.
 
-With bounded staleness a worker sends Clock after each round and gets Proceed: wait, or read the model. At its end it
+With bounded staleness a worker sends Clock after each round and gets Proceed: wait, or read the model. When it ends, it
 sends Bye and gets Parting. With a replica a worker gets Copy, hands the model to the replica, and sends Copied.
 """
 
@@ -40,19 +40,19 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from prophet_scheduler.core.errors import UserError
 
 MOST_REQUEST_BYTES = 4096
-"""Maximum bytes of a message to the coordinator; none needs a tenth of it."""
+"""Maximum bytes of a message to the coordinator; real ones are less than a tenth of it."""
 MOST_ANSWER_BYTES = 1 << 20
 """Maximum bytes of a message to a worker: Collect may name thousands of updates."""
 MOST_REASON = 200
-"""Maximum letters of a reason."""
+"""Maximum characters of a reason."""
 MOST_WORKERS = 1 << 20
 """Limit of worker numbers, exclusive."""
 LENGTH_BYTES = 4
 """Bytes of the length before each message."""
 
 T = TypeVar("T")
-# 2**53 is the limit of integers that are exact as JSON numbers everywhere. A coordinator counts up from its first
-# version and stays within it. The limit of norms is far above 32-bit numbers, and sums of squares are still finite.
+# Integers up to 2**53 are exact as JSON numbers everywhere. A coordinator counts up from its first version and stays
+# within that. The limit of norms is far above 32-bit floats, and sums of their squares are still finite.
 _Whole: TypeAlias = Annotated[int, Field(ge=0, le=2**53)]
 _FirstVersion: TypeAlias = Annotated[int, Field(ge=0, le=2**52)]
 _Size: TypeAlias = Annotated[int, Field(ge=0, le=2**44)]
@@ -70,15 +70,15 @@ class _Message(BaseModel):
 
 
 class _Item(_Message):
-    """Message about an update of this worker, or about the sum with that number."""
+    """Message about an update of this worker or, with `sum`, about the sum of that number."""
 
     update: _Whole
     sum: bool = False
 
 
 class _Measured(_Item):
-    """Message with the values of an update: the version of the model from which it was computed (v(g) of Eq. 9), and
-    its norm. For a sum they mean nothing.
+    """Message with the model version from which an update was computed (v(g) of Eq. 9), and the update's norm. Both are
+    meaningless for a sum.
     """
 
     version: _Whole = 0
@@ -86,13 +86,13 @@ class _Measured(_Item):
 
 
 class Hello(_Message):
-    """First message of a connection: the worker that speaks on it.
+    """First message of a connection: the worker's identity.
 
-    `incarnation` differs between two starts of one worker: a reconnection keeps its updates, a restart does not. `node`
-    names the NIC. `version` is the newest that this worker knows, from the coordinator of `epoch` if from any. At
-    `sums_at` it sums updates of others; None if it neither sums nor sends updates to be summed. `workers` is the number
-    of the job's workers, `staleness` the rounds by which one may lead the slowest: None for any, 0 in step.
-    `replicates`: it can hand copies of the model to a replica. `proof` is `prove`'s, empty before a Challenge.
+    `incarnation` differs between two starts of a worker: a reconnect keeps its updates, a restart does not. `node`
+    names the NIC. `version` is the newest that the worker knows, and `epoch` the coordinator it has it from; None if
+    from none. `sums_at` is where it sums others' updates; None if it neither sums nor sends updates to be summed.
+    `workers` is the job's number of workers, `staleness` the rounds by which one may lead the slowest: None for any, 0
+    in step. `replicates`: it can hand copies of the model to a replica. `proof` is `prove`'s, empty before a Challenge.
     """
 
     kind: Literal["hello"] = "hello"
@@ -110,14 +110,14 @@ class Hello(_Message):
 
 
 class Ask(_Measured):
-    """Request for an update of `size_bytes`. For a sum it means that all updates are there."""
+    """Request to send an update of `size_bytes`. For a sum it means that all its updates have arrived."""
 
     kind: Literal["ask"] = "ask"
     size_bytes: _Size = 0
 
 
 class Done(_Measured):
-    """Report that the server has applied the whole update of `size_bytes`, also one without a grant (arrival order)."""
+    """Report that the server has applied the whole update of `size_bytes`, with a grant or without (arrival order)."""
 
     kind: Literal["done"] = "done"
     size_bytes: _Size
@@ -131,7 +131,7 @@ class NicRates(_Message):
 
 
 class Beat(_Message):
-    """Sign of life of a worker that has nothing else to send."""
+    """Heartbeat of a worker that has nothing else to send."""
 
     kind: Literal["beat"] = "beat"
 
@@ -147,7 +147,7 @@ class Clock(_Message):
 
 
 class Copied(_Message):
-    """Report that the replica keeps the copy, or that the copy did not get there for `reason`."""
+    """Report that the replica has stored the copy or, with `reason`, why it has not."""
 
     kind: Literal["copied"] = "copied"
     number: _Whole
@@ -161,15 +161,15 @@ class Bye(_Message):
 
 
 class Challenge(_Message):
-    """Answer to an unknown connection: send Hello with a proof over `nonce`. Nothing was changed."""
+    """Answer to an unknown connection: send Hello with a proof over `nonce`. Nothing has changed."""
 
     kind: Literal["challenge"] = "challenge"
     nonce: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Welcome(_Message):
-    """Admission of the worker; `version` is the present one. A coordinator that lost its memory has another `epoch`,
-    and every open update must be asked for again.
+    """Admission of the worker; `version` is the current one. A coordinator that lost its state has another `epoch`:
+    the worker must ask again for every open update.
     """
 
     kind: Literal["welcome"] = "welcome"
@@ -178,17 +178,17 @@ class Welcome(_Message):
 
 
 class Wait(_Item):
-    """Acknowledgement of an Ask: it will start in about `start_s` seconds."""
+    """Acknowledgement of an Ask: the update will start in about `start_s` seconds."""
 
     kind: Literal["wait"] = "wait"
     start_s: _Seconds = 0.0
 
 
 class Grant(_Item):
-    """Decision about an update or a sum, at the present `version`.
+    """Decision about an update or a sum, at the current `version`.
 
-    It starts `start_s` seconds from receipt: to the server, or to worker `aggregator` at `address`. If `dropped`, it is
-    not sent at all, for `reason`.
+    It starts `start_s` seconds after receipt: to the server, or to worker `aggregator` at `address`. If `dropped`, it
+    is not sent at all, for `reason`.
     """
 
     kind: Literal["grant"] = "grant"
@@ -201,8 +201,8 @@ class Grant(_Item):
 
 
 class Applied(_Item):
-    """Report that an update is in the model, whose version is now `version`. `delay` is that of Eq. 9: this version
-    less the version from which the update was computed. Without a grant it may exceed the bound; for a sum it is 0.
+    """Report that an update is in the model, which now has `version`. `delay` is that of Eq. 9: this version less the
+    version from which the update was computed. Without a grant it may exceed the bound; for a sum it is 0.
     """
 
     kind: Literal["applied"] = "applied"
@@ -213,7 +213,7 @@ class Applied(_Item):
 class Collect(_Message):
     """Order to sum updates: `members` are pairs of worker and update, perhaps with this worker's own.
 
-    The same `number` with fewer members replaces it. Without members nothing is left to sum.
+    A later Collect of the same `number`, with fewer members, replaces it. Without members nothing is left to sum.
     """
 
     kind: Literal["collect"] = "collect"
@@ -222,8 +222,8 @@ class Collect(_Message):
 
 
 class Copy(_Message):
-    """Order to read the model, from now on, and to hand it to the replica as the copy of that number. `bound` is the
-    maximum lag of the replica, as a norm.
+    """Order to read the model, starting now, and hand it to the replica as copy `number`. `bound` is the maximum lag
+    of the replica, as a norm.
     """
 
     kind: Literal["copy"] = "copy"
@@ -232,7 +232,7 @@ class Copy(_Message):
 
 
 class Lost(_Message):
-    """Withdrawal of an update's grant for `reason`: it is not counted, and nobody waits for it."""
+    """Withdrawal of an update for `reason`: it is not counted, and nobody waits for it."""
 
     kind: Literal["lost"] = "lost"
     update: _Whole
@@ -240,7 +240,7 @@ class Lost(_Message):
 
 
 class Denied(_Message):
-    """Refusal of a message, which changed nothing. `update` is its update or, with `sum`, its sum, if any."""
+    """Refusal of a message, which changed nothing. `update` is the update or, with `sum`, the sum it was about."""
 
     kind: Literal["denied"] = "denied"
     text: str
@@ -257,8 +257,8 @@ class Proceed(_Message):
 
 
 class Parting(_Message):
-    """Answer to Bye: the number of others that are still `working`, and those that have `died`, without whom BytePS's
-    job cannot end.
+    """Answer to Bye: the number of other workers still `working`, and those that have `died`. BytePS's job cannot end
+    without the latter.
     """
 
     kind: Literal["parting"] = "parting"
@@ -281,17 +281,17 @@ def encode(message: Request | Answer) -> bytes:
 
 
 def framed(message: Request | Answer) -> bytes:
-    """Return a message as it travels: its length and its text."""
+    """Return a message as sent: its length, then its text."""
     data = encode(message)
     return len(data).to_bytes(LENGTH_BYTES, "big") + data
 
 
 def take_frames(received: bytearray, most_bytes: int) -> Iterator[bytes]:
-    """Take all whole messages out of `received`. Raises UserError if one has more than `most_bytes`."""
+    """Remove all complete messages from `received` and yield them. Raises UserError if one exceeds `most_bytes`."""
     while len(received) >= LENGTH_BYTES:
         end = LENGTH_BYTES + int.from_bytes(received[:LENGTH_BYTES], "big")
         if end > LENGTH_BYTES + most_bytes:
-            raise UserError(f"a message of {end - LENGTH_BYTES} bytes; {most_bytes} is the most")
+            raise UserError(f"a message of {end - LENGTH_BYTES} bytes; the limit is {most_bytes}")
         if len(received) < end:
             return
         data = bytes(received[LENGTH_BYTES:end])
@@ -300,12 +300,12 @@ def take_frames(received: bytearray, most_bytes: int) -> Iterator[bytes]:
 
 
 def decode_request(data: bytes) -> Request:
-    """Return a worker's message. Raises UserError with one line if it is none or exceeds a limit."""
+    """Return a worker's message. Raises UserError with one line if it is invalid or exceeds a limit."""
     return _decode(_REQUESTS, data)
 
 
 def decode_answer(data: bytes) -> Answer:
-    """Return a coordinator's message. Raises UserError with one line if it is none or exceeds a limit."""
+    """Return a coordinator's message. Raises UserError with one line if it is invalid or exceeds a limit."""
     return _decode(_ANSWERS, data)
 
 
@@ -321,12 +321,12 @@ def _decode(adapter: TypeAdapter[T], data: bytes) -> T:
 def prove(token: str, nonce: str, hello: Hello) -> str:
     """Return the proof that the sender of `hello` has the tenant's token: HMAC-SHA256 (RFC 2104) over nonce and sender.
 
-    Another connection has another nonce, so a proof is worth nothing there.
+    Every connection has its own nonce, so a proof is worthless on another.
     """
     who = f"{nonce}|{hello.tenant}|{hello.worker}|{hello.incarnation}|{hello.node}"
     return hmac.new(token.encode(), who.encode(), hashlib.sha256).hexdigest()
 
 
 def proves(token: str, nonce: str, hello: Hello) -> bool:
-    """Return True if `hello` has the right proof. The comparison takes the same time for every wrong one."""
+    """Return True if `hello` has the right proof. Compares in constant time."""
     return hmac.compare_digest(prove(token, nonce, hello).encode(), hello.proof.encode())

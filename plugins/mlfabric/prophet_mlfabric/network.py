@@ -2,11 +2,11 @@
 
 Rule of this file: bandwidths, transfers and reservations. It knows nothing of updates, servers or orders.
 
-The core has no congestion, so the path of a transfer is the uplink of its source and the downlink of its destination. A
-link is a step function: the bytes per second that are left from each time on. A transfer always takes the whole rate of
-the narrower of its two links (figure 4b). A reservation subtracts that rate from both links (figure 4c).
+The core is never congested, so a transfer's path is the uplink of its source and the downlink of its destination. A
+link is a step function of time: the bytes per second left. A transfer always takes the whole rate of the narrower of
+its two links (figure 4b). A reservation subtracts that rate from both links (figure 4c).
 
-Links are values. A reservation replaces two of them, so copying a state or undoing a reservation costs nothing.
+Links are immutable. A reservation replaces two of them, so copying a state or undoing a reservation costs nothing.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import TypeAlias
 from prophet_scheduler.core.errors import UserError
 
 Node: TypeAlias = int
-"""Place in the list of nodes."""
+"""Index in the list of nodes."""
 
 Piece: TypeAlias = tuple[float, float, float]
-"""Begin and end of a part of a transfer (seconds), and its bytes per second."""
+"""Start and end of a part of a transfer (seconds), and its bytes per second."""
 
 ROUNDING = 1e-12
-"""Fraction of a link or a transfer below which a remainder counts as nothing."""
+"""Fraction of a link's rate or a transfer's size below which a remainder counts as zero."""
 
 
 class Link:
-    """Step function: `rates[i]` bytes per second hold from `times[i]` to `times[i + 1]`. It never changes.
+    """Immutable step function: `rates[i]` bytes per second hold from `times[i]` to `times[i + 1]`.
 
     `times` begins with minus infinity, ends with infinity, and has one value more than `rates`. Neighbouring rates
     differ.
@@ -47,8 +47,8 @@ class Link:
 
     @classmethod
     def stepwise(cls, changes: Sequence[float], rates: Sequence[float]) -> Link:
-        """Return the link with `rates[0]` until `changes[0]`, then `rates[1]` until `changes[1]`, and so on: one rate
-        more than changes.
+        """Return the link with `rates[0]` until `changes[0]`, then `rates[1]` until `changes[1]`, and so on. `rates`
+        has one value more than `changes`.
         """
         times, steps = [-math.inf], [rates[0]]
         for change, rate in zip(changes, rates[1:], strict=True):
@@ -58,7 +58,7 @@ class Link:
         return cls([*times, math.inf], steps)
 
     def first_free(self, since_s: float) -> float:
-        """Return the first time from `since_s` on at which anything is left."""
+        """Return the first time from `since_s` on at which bandwidth is left; infinity if never."""
         begun = bisect_right(self.times, since_s) - 1
         return next((max(since_s, self.times[i]) for i in range(begun, len(self.rates)) if self.rates[i] > 0), math.inf)
 
@@ -67,7 +67,7 @@ class Link:
         return max(self.rates[bisect_right(self.times, since_s) - 1 :])
 
     def without(self, pieces: Sequence[Piece]) -> Link:
-        """Return this link less the pieces, which are in order; none may cross a change of this link."""
+        """Return this link less the pieces, which are in order; no piece may span a change of this link's rate."""
         times, rates = self.times, self.rates
         place = bisect_right(times, pieces[0][0]) - 1
         new_times, new_rates = times[:place], rates[:place]
@@ -141,12 +141,12 @@ class NetworkState:
         self.uplinks = list(uplinks)
         self.downlinks = list(downlinks)
         if len(self.uplinks) != len(self.downlinks):
-            raise UserError(f"{len(self.uplinks)} uplinks and {len(self.downlinks)} downlinks: give one each per node")
+            raise UserError(f"{len(self.uplinks)} uplinks and {len(self.downlinks)} downlinks: give each node both")
 
     @classmethod
     def of_rates(cls, up: Sequence[float], down: Sequence[float]) -> NetworkState:
-        """Return a network with constant rates in bytes per second, one each per node. Raises UserError if one is
-        impossible.
+        """Return a network of constant rates in bytes per second; each list has one per node. Raises UserError unless
+        all are positive and finite.
         """
         for rate in (*up, *down):
             if not 0 < rate < math.inf:
@@ -157,7 +157,7 @@ class NetworkState:
         return len(self.uplinks)
 
     def end(self, source: Node, destination: Node, size_bytes: float, start_s: float) -> float:
-        """Return t_en, the end of a transfer. A transfer within a node ends at once."""
+        """Return t_en, the end of a transfer. A transfer within a node takes no time."""
         if source == destination:
             return start_s
         return end_of(self.uplinks[source], self.downlinks[destination], size_bytes, start_s)

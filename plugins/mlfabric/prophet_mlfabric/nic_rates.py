@@ -1,9 +1,9 @@
-"""Available rate of a node's NIC, from its counters while updates travel (MLfabric, section 4: the network monitor).
+"""Available rate of a node's NIC, from its counters while updates are sent (MLfabric, section 4: network monitor).
 
-Rule of this file: times and meaning of samples; learn/nic.py reads the counters.
+Rule of this file: when to sample, and how to interpret samples; learn/nic.py reads the counters.
 
 A counter shows the available rate only while there is always something to send: from an update's start to its end. The
-highest rate in the newest WINDOW_S of such time is used: a sample with a pause is too low, and none is too high.
+highest rate in the newest WINDOW_S of such time is used: a sample with a pause is too low, but none is too high.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from prophet_scheduler.learn.bandwidth import FRAMING, NicSample
 from prophet_scheduler.learn.nic import sample_nic
 
 WINDOW_S = 0.3
-"""Seconds of sending that count; older samples do not."""
+"""Seconds of sending over which the rate is estimated; older samples are dropped."""
 LEAST_BYTES = 64 * 1024
-"""Minimum bytes of a sample: fewer depend on delays more than on rates."""
+"""Minimum bytes of a sample: smaller ones depend on delays more than on rates."""
 NEWS = 0.05
-"""Relative change of a rate that is reported."""
+"""Relative change of the rate above which it is reported."""
 SAMPLE_S = 0.1
-"""Seconds between two samples while an update travels or an answer is awaited."""
+"""Seconds between two samples while an update is sent or an answer awaited."""
 BUSY_BYTES_PER_S = 64 * 1024
-"""Bytes per second of heartbeats and a coordinator's messages, which delay nothing."""
+"""Bytes per second from which a NIC counts as busy. Heartbeats and a coordinator's messages are fewer."""
 
 
 class NicEstimate:
@@ -33,11 +33,11 @@ class NicEstimate:
     def __init__(self) -> None:
         self._last: NicSample | None = None
         self._periods: deque[tuple[float, float]] = deque()
-        """Length in seconds, and rate."""
+        """Length in seconds and rate of each sample."""
         self._reported = 0.0
 
     def observe(self, sample: NicSample, sending: bool) -> None:
-        """Take a sample; `sending` is True if there was something to send all the time since the last one."""
+        """Take a sample; `sending` is True if there was always something to send since the last one."""
         last, self._last = self._last, sample
         if last is None or not sending or sample.time_s <= last.time_s:
             return
@@ -49,7 +49,7 @@ class NicEstimate:
             self._periods.popleft()
 
     def news(self) -> float | None:
-        """Return the rate if it has changed enough to report it, else None. It then counts as reported."""
+        """Return the rate if it has changed enough to be reported, else None. A returned rate counts as reported."""
         up = max((rate for _, rate in self._periods), default=0.0)
         if abs(up - self._reported) <= NEWS * self._reported:
             return None
@@ -58,9 +58,9 @@ class NicEstimate:
 
 
 class NicWatch:
-    """Samples a NIC while an update travels or has just travelled, and while an answer is awaited.
+    """Samples a NIC while an update is sent or has just been sent, and while an answer is awaited.
 
-    `next_s` is the time of the next sample. Without an `interface` there are none.
+    `next_s` is the time of the next sample; infinity if none is due. Without an `interface` there are no samples.
     """
 
     def __init__(self, interface: str | None) -> None:

@@ -1,6 +1,6 @@
 """State of a job's coordinator: its workers and the open updates.
 
-Rule of this file: records and their derived values. coordination.py changes them.
+Rule of this file: records and values derived from them. coordination.py changes them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from prophet_mlfabric.scheduler import PlannedTransfer
 
 @dataclass
 class JobWorker:
-    """A worker that has said hello. `sums_at` is its address for updates to sum; None if it sums none."""
+    """A worker that has joined. `sums_at` is its address for updates to sum; None if it sums none."""
 
     number: int
     incarnation: int
@@ -33,19 +33,19 @@ class JobWorker:
     finished: dict[int, Applied | Grant | Lost] = field(default_factory=dict)
     """Last answers about the newest finished updates."""
     forgotten: int = 0
-    """Updates below this number are finished, and their outcomes are forgotten."""
+    """Updates below this number are finished, and their outcomes are no longer known."""
     proceeds_at: int | None = None
-    """Round after which it waits for others."""
+    """Round after which it waits for others; None if it does not wait."""
 
     @property
     def sends(self) -> bool:
-        """True if one of its updates may be on its way."""
+        """True if one of its updates may be in flight."""
         return any(entry.grant is not None for entry in self.open.values())
 
 
 @dataclass(eq=False)
 class OpenUpdate:
-    """An update from its request to its end. Before it has a transfer it is in no batch."""
+    """An update from its request to its end. `transfer` is None until its batch is decided."""
 
     worker: JobWorker
     ask: Ask
@@ -86,13 +86,13 @@ class OpenUpdates:
         return entry
 
     def let_go(self, may_send: Callable[[int], bool]) -> None:
-        """Make held updates ready whose workers may send them now."""
+        """Make held updates ready if their workers may send them now."""
         held, self.held = self.held, []
         for entry in held:
             (self.ready if may_send(entry.worker.number) else self.held).append(entry)
 
     def remove(self, entry: OpenUpdate) -> None:
-        """Forget an update. While its batch is decided it is in no list."""
+        """Forget an update. It may be in no list, since its batch has been decided."""
         del self.by_id[entry.update.id]
         for waiting in (self.ready, self.held):
             if entry in waiting:
@@ -100,7 +100,7 @@ class OpenUpdates:
 
 
 class Manner(NamedTuple):
-    """Way of training, the same on all workers of a job: the rounds by which one may lead, and the workers."""
+    """Training mode, the same on all workers of a job: rounds by which a worker may lead, and number of workers."""
 
     staleness: int | None
     workers: int | None
@@ -120,7 +120,7 @@ class CoordinatedJob:
     """State of one job; another job, with another model, gets a new one.
 
     `version` counts the updates applied (Eq. 9). `base` is the newest version that workers know from earlier
-    coordinators. All workers have the same `manner`. `leads` decides since `leads_since_s` who may go on.
+    coordinators. All workers have the same `manner`. `leads`, in use since `leads_since_s`, decides who may continue.
     """
 
     workers: dict[int, JobWorker] = field(default_factory=dict)
@@ -137,7 +137,7 @@ class CoordinatedJob:
         return [worker for worker in self.workers.values() if worker.alive and worker.replicates]
 
     def aggregators(self, server: Node) -> dict[Node, JobWorker]:
-        """Return the summing worker of each node except the server's; none unless all live workers can send to one."""
+        """Return the summing worker of each node but the server's; none unless all live workers take part in sums."""
         alive = [worker for worker in self.workers.values() if worker.alive]
         by_node: dict[Node, JobWorker] = {}
         if all(worker.sums_at for worker in alive):

@@ -1,18 +1,18 @@
 """Order of updates to the server, and the updates that are dropped (MLfabric, section 5.1, Algorithms 1 and 2).
 
-Rule of this file: from a batch of updates and the network's state to an order. Aggregation and replication come after.
-docs/policies/mlfabric.md names the differences from the paper.
+Rule of this file: from a batch of updates and the network's state to an order. Aggregation and replication follow.
+docs/policies/mlfabric.md lists the differences from the paper.
 
 Algorithm 1 repeatedly takes the update whose transfer would end first, and reserves it. Algorithm 2 adds deadlines,
-dl(g) = v(g) + tau_max - v_init (Eq. 9): the last place of the batch at which g may be applied. An update at its last
-place is taken even if others are shorter. If the next one would end before it, it is dropped at its worker (section
-5.1.3), since the server would have to wait for it or apply it too late. The algorithm looks one update ahead. If that
-one is dropped later, the one after it is applied with the kept update, still at its own place. Ties go to the worker
-that is faster on its own, then to the update that comes first in the batch.
+dl(g) = v(g) + tau_max - v_init (Eq. 9): the last position in the batch at which g may be applied. An update at its last
+position is taken even if others are shorter. If the next update would end before it, it is dropped at its worker
+(section 5.1.3), since the server would have to wait for it or apply it too late. The algorithm looks one update ahead.
+If that update is dropped later, the one after it is applied with the kept update, still at its own position. Ties go to
+the worker that is faster on an idle network, then to the update that is earlier in the batch.
 
 Cost: the paper evaluates every remaining update in every round, which is quadratic. Two lower bounds leave few to
-evaluate. Ends only grow while bandwidth is taken, so an old value bounds the new one. No transfer ends sooner than at
-its worker's full rate from the moment when the server has anything left.
+evaluate. End times only grow as bandwidth is reserved, so an old value bounds the new one. And no transfer ends sooner
+than at its worker's full rate from the time when the server's link has bandwidth left.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from prophet_scheduler.core.errors import UserError
 class Update:
     """An update that is ready at a worker.
 
-    `node` is its place, `size_bytes` the bytes that travel, `version` the version of the model from which it was
+    `node` is its worker's node, `size_bytes` the bytes to send, `version` the version of the model from which it was
     computed (v(g)), and `norm` its Euclidean norm (section 4: workers give it with the push). Raises UserError if size
-    or norm is negative or not a number.
+    or norm is negative or not finite.
     """
 
     id: int
@@ -51,7 +51,7 @@ class Update:
 
 
 class Ordering(NamedTuple):
-    """The order O(U) of the updates, and the dropped ones."""
+    """Order O(U) of the updates, and the dropped updates."""
 
     updates: tuple[Update, ...]
     dropped: tuple[Update, ...]
@@ -65,19 +65,19 @@ def order_updates(
     delay_bound: int | None = None,
     version: int = 0,
 ) -> Ordering:
-    """Return the order with deadlines (Algorithm 2), or without (Algorithm 1). `network` stays unchanged.
+    """Return the order with deadlines (Algorithm 2), or without (Algorithm 1). `network` is unchanged.
 
     `delay_bound` is tau_max; None for no bound. `version` is v_init, the model's version once every earlier batch is
-    applied. An update at place p of the order (from 1) is applied with the delay version + p - v(g), at most the bound.
-    Transfers start at `now_s` or later. Versions may be equal and sizes any; a size of 0 ends at once.
+    applied. An update at position p of the order (from 1) has the delay version + p - v(g), which is within the bound.
+    Transfers start at `now_s` or later. Versions may be equal. A transfer of 0 bytes takes no time.
     """
-    # A deadline after the last place binds nothing.
+    # A deadline after the last position has no effect.
     deadlines = [len(updates) + 1 if delay_bound is None else u.version + delay_bound - version for u in updates]
     return _Round(updates, network, server, now_s, deadlines).order()
 
 
 class _Round:
-    """One run of Algorithm 2. Updates are places in the batch."""
+    """One run of Algorithm 2. Updates are indices into the batch."""
 
     def __init__(
         self, updates: Sequence[Update], network: NetworkState, server: Node, now_s: float, deadlines: Sequence[int]
@@ -85,15 +85,15 @@ class _Round:
         self.updates, self.network, self.server, self.now_s = updates, network.copy(), server, now_s
         count = len(updates)
         rates = {node: network.uplinks[node].most_since(now_s) for node in {update.node for update in updates}}
-        # Best time of each at its own node, a lower bound whatever is reserved. Updates at the server's node are there
-        # before any other.
+        # Duration of each update at its node's full rate: a lower bound whatever is reserved. Updates at the server's
+        # node arrive before any other.
         self.alone = [-math.inf if u.node == server else u.size_bytes / rates[u.node] for u in updates]
         self.ends = [0.0] * count
         self.candidates = sorted(range(count), key=lambda place: (self.alone[place], place))
         due = np.clip(np.array(deadlines, int), 0, count + 1)
         self.deadlines: list[int] = due.tolist()
         self.slack = np.arange(count + 1) - np.cumsum(np.bincount(due, minlength=count + 2))[: count + 1]
-        """Number of free places up to d, for d = 0 to n."""
+        """Number of positions up to d that no deadline needs, for d = 0 to n."""
 
     def order(self) -> Ordering:
         dropped = self._drop_hopeless()
@@ -107,14 +107,14 @@ class _Round:
             node = self.updates[place].node
             before = self.network.uplinks[node], self.network.downlinks[self.server], self.ends.copy()
             self.network.take(node, self.server, pieces)
-            # One place fewer for everyone, and one update fewer that waits for a place up to its own deadline.
+            # One position fewer for all; from its own deadline on, also one update fewer that needs a position.
             self.slack[: self.deadlines[place]] -= 1
-            # The next update cannot overtake the shortest of all: only a deadline makes looking ahead worth it.
+            # No update can overtake the shortest of all, so looking ahead is only worth it after a forced choice.
             if forced is not None and self.candidates:
                 known = self._shortest(self._forced(len(order) + 2))
                 if end > known[1]:
                     self.network.uplinks[node], self.network.downlinks[self.server], self.ends = before
-                    self.slack += 1  # it needs no place up to any deadline
+                    self.slack += 1  # it takes no position after all
                     dropped.append(self.updates[place])
                     known = None
                     continue
@@ -122,8 +122,8 @@ class _Round:
         return Ordering(tuple(order), tuple(dropped))
 
     def _shortest(self, deadline: int | None) -> tuple[int, float, list[Piece]]:
-        """Return the update that ends first, its end and its parts; only those due by `deadline` if there is one
-        (ShrtUp).
+        """Return the update that ends first, its end, and the parts of its transfer (ShrtUp). With a `deadline`, choose
+        only among those due by it.
         """
         uplinks, down = self.network.uplinks, self.network.downlinks[self.server]
         updates, ends, alone, deadlines = self.updates, self.ends, self.alone, self.deadlines
@@ -146,7 +146,7 @@ class _Round:
         return best, end, pieces
 
     def _drop_hopeless(self) -> list[Update]:
-        """Drop and return what cannot be in time in any order."""
+        """Drop and return updates that must be late in any order."""
 
         def ends(place: int) -> tuple[float, int]:
             update = self.updates[place]
@@ -161,6 +161,6 @@ class _Round:
         return dropped
 
     def _forced(self, position: int) -> int | None:
-        """Return the deadline by which the update at `position` has to be due; None if any may go there."""
+        """Return the deadline by which the update at `position` must be due; None if any update may go there."""
         tight = np.flatnonzero(self.slack[position:] == 0)
         return position + int(tight[0]) if tight.size else None

@@ -2,15 +2,15 @@
 
 A worker's round, in this order:
 
-    asking = coordinator.ask(size_bytes, version, norm)     # at once; the update's gradients may still be moving
-    permission = asking.permission.result()                 # ends when it may start, and always ends
+    asking = coordinator.ask(size_bytes, version, norm)     # returns at once
+    permission = asking.permission.result()                 # returns when the update may start; always returns
     if not permission.goes: discard the update, pull, compute from there
-    push all blocks of it to the server (or send it to worker permission.aggregator at permission.address)
-    outcome = coordinator.done(asking, size_bytes).result() # the server has all of it (a member of a sum: not called)
-    pull; what is pulled from now on holds at least outcome.version updates
+    push all its blocks to the server (or send it to worker permission.aggregator at permission.address)
+    outcome = coordinator.done(asking, size_bytes).result() # the server has all of it (not called by a sum's members)
+    pull; the model now has at least outcome.version updates
 
-`version` of the next `ask` is that `outcome.version` if the pull began after it, and `permission.version` if pulls
-began before. So the coordinator never takes an update for fresher than it is, and the delay bound holds.
+The next `ask` passes this `outcome.version` as its `version` if the pull began after it, or `permission.version` if
+pulls began earlier. So the coordinator never takes an update for fresher than it is, and the delay bound holds.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Permission:
-    """Decision about an update or, with `sum`, about the sum of that number. It comes when the update may start.
+    """Decision about an update or, with `sum`, about the sum of that number. It arrives when the update may start.
 
     `goes` is False if the update is dropped, for `reason`, before it costs a byte. `aggregator` is the worker to send
-    it to, at `address`; None for the server. The server's model then had at least `version` updates. `coordinated` is
-    False if the coordinator is away or slow, and the update goes in arrival order.
+    it to, at `address`; None for the server. The server's model had at least `version` updates at the decision.
+    `coordinated` is False if the coordinator is away or slow: the update then goes in arrival order.
     """
 
     update: int
@@ -40,11 +40,11 @@ class Permission:
 
 @dataclass(frozen=True)
 class Outcome:
-    """End of an update or a sum that went.
+    """Outcome of an update or a sum that was sent.
 
-    `applied` is True if it is in the server's model, which then had `version` updates, after a delay of `delay`
-    versions (None if the coordinator is away, since nobody counted). If it was lost with its aggregator, `reason` says
-    so: it will never be applied, and may be computed anew.
+    `applied` is True if it is in the server's model, which then had `version` updates. `delay` is its delay in
+    versions; None if the coordinator was away, since nobody counted. If it was lost with its aggregator, `reason` says
+    so: it will never be applied, and may be computed again.
     """
 
     update: int
@@ -57,7 +57,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Pass:
-    """Permission to read the model after so many rounds; `coordinated` is True if the bound on leads allows it."""
+    """Permission to read the model after `rounds` rounds; `coordinated` is True if the bound on leads allows it."""
 
     rounds: int
     coordinated: bool
@@ -65,9 +65,9 @@ class Pass:
 
 @dataclass(frozen=True)
 class Asking:
-    """An update that was asked for: its `permission`, and its `outcome` once it is applied or lost.
+    """A request to send an update: its `permission`, and its `outcome` once it is applied or lost.
 
-    Both always end: without a coordinator `permission` after the client's bound, and `outcome` at `done`.
+    Both futures always complete: without a coordinator, `permission` after the client's bound and `outcome` at `done`.
     """
 
     update: int

@@ -1,10 +1,10 @@
-"""A replica of one job's model: a file that is always a whole version, and a worker's way to it.
+"""A replica of one job's model: a file that always holds a whole version, and a worker's access to it.
 
-Rule of this file: the copy that the file keeps, and requests of exchange.py. lag.py decides when a copy is due;
+Rule of this file: the copy in the file, and requests over exchange.py. lag.py decides when a copy is due;
 replica_model.py has its content.
 
 A copy is written beside the file. It replaces the file once it is complete, is a model, and is no older than the
-file's. So the file is a model whenever this process ends, and a copy that was reported as kept is kept.
+file's. So the file is a valid model whenever this process ends, and a copy that was reported as stored is not lost.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.files import whole_file
 
 NO_MODEL = 2**64 - 1
-"""Number of updates of a replica that has no model yet."""
+"""Number of updates that a replica without a model reports."""
 MOST_BYTES = 1 << 40
 """Maximum bytes of a model."""
 
 
 class RequestKind(enum.IntEnum):
-    """Kinds of requests. Their number, and that of their answers, is the number of updates in the model."""
+    """Kinds of requests. The `number` of a request or an answer is the number of updates in the model."""
 
     STATE = 1
     KEEP = 2
@@ -42,17 +42,17 @@ class KeptModel:
         self.path = path
         self.updates = load(path, str(path), with_weights=False).updates if path.exists() else None
         self.copies = 0
-        for left in path.absolute().parent.glob(glob.escape(path.name) + ".*.part"):  # of a killed process
+        for left in path.absolute().parent.glob(glob.escape(path.name) + ".*.part"):  # left by a killed process
             left.unlink(missing_ok=True)
 
     def take(self, data: bytes, updates: int) -> None:
-        """Replace the model in the file. Raises UserError if this model may not replace it or cannot be written."""
+        """Replace the model in the file. Raises UserError if this model is older, invalid, or cannot be written."""
         if self.updates is not None and updates < self.updates:
             raise UserError(
                 f"it has a model with {self.updates} updates, and this one has {updates}: it keeps the newer one"
             )
         if load(io.BytesIO(data), str(self.path), with_weights=False).updates != updates:
-            raise UserError(f"this model has not {updates} updates, as was said")
+            raise UserError(f"this model does not have {updates} updates, as its sender says")
         try:
             with whole_file(self.path) as file:
                 file.write(data)
@@ -62,7 +62,7 @@ class KeptModel:
         self.copies += 1
 
     def handle(self, request: Request) -> None:
-        """Answer a request of a worker."""
+        """Answer a worker's request."""
         data = b""
         try:
             if request.kind not in list(RequestKind):
@@ -88,9 +88,9 @@ def replica_server(host: str, port: int, tenant: str, token: str, kept: KeptMode
 
 
 class ReplicaStore:
-    """The replica of `tenant` at an address. Any thread may use it; each call makes its own connection.
+    """Client of `tenant`'s replica at an address. Thread-safe: each call makes its own connection.
 
-    Raises OSError if it does not answer for `timeout_s`, and UserError if it refuses or lacks the job's token.
+    Methods raise OSError if nothing answers for `timeout_s`, and UserError if it refuses or lacks the job's token.
     """
 
     def __init__(self, host: str, port: int, tenant: str, token: str, timeout_s: float = TIMEOUT_S) -> None:
@@ -100,16 +100,16 @@ class ReplicaStore:
         self._timeout_s = timeout_s
 
     def updates(self) -> int | None:
-        """Return the number of updates in its model; None without one."""
+        """Return the number of updates in the replica's model; None without a model."""
         updates, _ = self._ask(RequestKind.STATE)
         return None if updates == NO_MODEL else updates
 
     def keep(self, data: bytes, updates: int) -> None:
-        """Hand it this model with that many updates. Return when the model is on its disk."""
+        """Send the replica this model with `updates` updates. Return when the model is on its disk."""
         self._ask(RequestKind.KEEP, data, updates)
 
     def model(self) -> bytes:
-        """Return its model."""
+        """Return the replica's model, as the bytes of its file."""
         return self._ask(RequestKind.MODEL)[1]
 
     def _ask(self, kind: RequestKind, data: bytes = b"", updates: int = 0) -> tuple[int, bytes]:

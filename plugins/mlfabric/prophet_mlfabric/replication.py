@@ -1,14 +1,14 @@
 """Bound on a replica's lag, and the updates that go to it (MLfabric, sections 3.3 and 5.3, Eqs. 7 to 11).
 
 Rule of this file: norms in, positions and transfers out. It sees no model, so its bound holds for every model whose
-updates have these norms. docs/policies/mlfabric.md names the differences from the paper.
+updates have these norms. docs/policies/mlfabric.md lists the differences from the paper.
 
 The model moves by w(t+1) = w(t) + u(t) + momentum * (w(t) - w(t-1)) (Eq. 2), so H_t = momentum * H_(t-1) + |u_t| bounds
-the t-th step. Server and replica, which apply the same updates in the same order, differ by at most the steps that only
-one of them has (Eq. 11): a difference of two entries of one running sum.
+the t-th step. Server and replica apply the same updates in the same order. So they differ by at most the steps that
+only one of them has (Eq. 11): a difference of two entries of one running sum.
 
-A sum moves its model by all its updates at once, so a run's steps may add up to at most Div_max. Then the one of the
-two that is behind may always go on, and neither waits for ever.
+A sum moves its model by all its updates at once, so a run's steps may add up to at most Div_max. Then the side that is
+behind may always continue, and there is no deadlock.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class DivergenceLedger:
     """Running sum of step bounds over all scheduled updates. Positions count updates from 0.
 
     With `updates_per_step` above 1 that many consecutive updates are one step, as a synchronous server applies them
-    (section 6); a position within a step counts as the end of the last whole one.
+    (section 6); a position within a step counts as the end of the previous step.
     """
 
     def __init__(self, bound: float, momentum: float, updates_per_step: int = 1) -> None:
-        """`bound` is Div_max. Raises UserError if it or the momentum is impossible."""
+        """`bound` is Div_max. Raises UserError if the bound or the momentum is out of range."""
         if not bound > 0:
             raise UserError(f"divergence bound {bound}: give a positive number")
         if not 0 <= momentum < 1:
@@ -63,11 +63,11 @@ class DivergenceLedger:
         return self._count
 
     def divergence(self, server: int, replica: int) -> float:
-        """Return the maximum distance of the two models after so many updates each (Eq. 11)."""
+        """Return the maximum distance of the two models after `server` and `replica` updates (Eq. 11)."""
         return abs(self._sums[server // self._per_step] - self._sums[replica // self._per_step])
 
     def needed(self, position: int) -> int:
-        """Return the number of updates that one side must have before the other may have `position` of them."""
+        """Return the number of updates that one side must have before the other may have `position` updates."""
         steps = position // self._per_step
         reach = self._sums[steps]
         return bisect_left(self._sums, reach - self.bound - ROUNDING * reach, 0, steps) * self._per_step
@@ -85,11 +85,11 @@ class DivergenceLedger:
 
 @dataclass(frozen=True)
 class Replication:
-    """Transfers to the replica with a batch.
+    """Transfers to the replica that start with a batch.
 
     `groups` are its transfers in order; `punted` updates wait for the next batch. `needed[i]` is the position that the
-    replica must have reached before the server's i-th group is applied. It is there in time for the first `kept` of
-    these. All later ones give way to the replica's transfers (in the paper only the last one does).
+    replica must have reached before the server's i-th group is applied. The replica is in time for the first `kept`
+    groups. All later groups give way to the replica's transfers (in the paper only the last one does).
     """
 
     groups: tuple[Group, ...]
@@ -111,13 +111,13 @@ def replicate(
 
     `pending` are the updates that the replica lacks, in order: those punted before, then those of `server`, the batch's
     tentative schedule. The ledger has all of them. `busy_until_s` is when earlier transfers to the replica end. Updates
-    that the bound needs travel now, and so do those that arrive before the batch's last update is applied at the
+    that the bound requires are sent now, and so are those that arrive before the batch's last update is applied at the
     server. The rest is punted. Every update is checked (in the paper only the batch's last), since the replica may lag
     in the middle of a batch and catch up at its end.
     """
     scheduled = len(ledger) - sum(len(group.updates) for group in server.groups)
     needed = [ledger.needed(position) for position in _positions(scheduled, server.groups)[1:]]
-    # The replica will have `start` updates when all transfers under way to it have arrived.
+    # The replica will have `start` updates when all transfers in flight to it have arrived.
     start = len(ledger) - len(pending)
     weights = ledger.weights(start)
     groups = aggregate(pending, server.network, replica, aggregators, now_s, busy_until_s, weights, ledger.bound).groups
@@ -133,14 +133,14 @@ def replicate(
 
 
 def _positions(start: int, groups: Sequence[Group]) -> list[int]:
-    """Return how many updates there are before the first group and after each."""
+    """Return the number of updates before the first group and after each group."""
     return list(accumulate((len(group.updates) for group in groups), initial=start))
 
 
 def reserve_groups(
     groups: Sequence[Group], network: NetworkState, destination: Node, now_s: float, latest_s: float
 ) -> tuple[tuple[Group, ...], float]:
-    """Reserve the groups again in `network`, which changes. Return their new times, and when the last is applied."""
+    """Reserve the groups again in `network`, in place. Return them with new times, and when the last is applied."""
     again = []
     for group in groups:
         arrivals: tuple[float, ...] = ()

@@ -1,10 +1,10 @@
 """Transfers of a batch of updates: ordering, aggregation and replication in turn (MLfabric, section 5).
 
-Rule of this file: the decision about one batch, and its consequences for the next. It knows no clock: a batch comes
-with the network's state and the time, and transfers go out.
+Rule of this file: the decision about one batch, and its consequences for the next. It knows no clock: a batch, the
+network's state and the time go in, and transfers come out.
 
-A schedule lists transfers in the order of their reservations, which is also their priority on the wire: each gets what
-the earlier ones leave. A network that turns out slower or faster changes times, but neither orders nor bounds.
+A schedule lists transfers in reservation order, which is also their priority on the wire: each gets the bandwidth that
+earlier ones leave. If the network turns out slower or faster, times change, but neither the order nor the bounds do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from prophet_scheduler.core.errors import UserError
 
 
 class Kind(StrEnum):
-    """Load of a transfer: an update to its destination or to an aggregator, or an aggregator's sum."""
+    """Content of a transfer: an update to its destination or to an aggregator, or an aggregator's sum."""
 
     DIRECT = "direct"
     TO_AGGREGATOR = "to aggregator"
@@ -33,11 +33,11 @@ class Kind(StrEnum):
 
 @dataclass(eq=False)
 class PlannedTransfer:
-    """One transfer, from its decision to its end. Sizes in bytes; times in seconds, of the caller's clock.
+    """One transfer, from its decision to its end. Sizes in bytes; times in seconds, on the caller's clock.
 
-    The transfers in `after` end first. A sum is `ready` when its aggregator has all of it. `begin_s` and `end_s` are
-    expected times, and `pieces` the bandwidth used until then. `started_s` is None before the grant; `rated_s` is its
-    expected time at the grant, by the rates alone.
+    It starts after those in `after` have ended. A sum is `ready` when its aggregator has all its updates. `begin_s` and
+    `end_s` are expected times, and `pieces` the bandwidth used between them. `started_s` is None before the grant;
+    `rated_s` is the duration expected at the grant, by the rates alone.
     """
 
     kind: Kind
@@ -54,7 +54,7 @@ class PlannedTransfer:
     pieces: list[Piece] = field(default_factory=list)
 
     def left_bytes(self, now_s: float) -> float:
-        """Return the bytes probably still to come. A late transfer is expected to need as long again as it is late."""
+        """Return the estimate of bytes left. A late transfer is expected to need as long again as it is late."""
         if now_s < self.end_s:
             return sum(rate * (end - max(begin, now_s)) for begin, end, rate in self.pieces if end > now_s)
         took_s, late_s = self.end_s - (self.started_s or 0.0), now_s - self.end_s
@@ -62,7 +62,7 @@ class PlannedTransfer:
 
     @property
     def norm(self) -> float:
-        """Maximum distance by which it moves the model."""
+        """Upper bound on the distance by which it moves the model."""
         return math.fsum(update.norm for update in self.updates)
 
     @property
@@ -75,7 +75,7 @@ class PlannedTransfer:
 class Arrival:
     """Transfer whose updates are applied together once it and all earlier ones have ended.
 
-    `needs` is the number of updates that the other side, replica or server, must have before (0 without a replica).
+    `needs` is the number of updates that the other side, replica or server, must have first (0 without a replica).
     """
 
     transfer: PlannedTransfer
@@ -86,7 +86,7 @@ class Arrival:
 class BatchSchedule:
     """Decision about one batch.
 
-    `commits` go to the server and `copies` to the replica, both in order. `dropped` updates never leave their workers.
+    `commits` go to the server and `copies` to the replica, each in order. `dropped` updates never leave their workers.
     """
 
     transfers: tuple[PlannedTransfer, ...]
@@ -110,7 +110,7 @@ class Scheduler:
         seed: int = 0,
     ) -> None:
         """`delay_bound` is tau_max, `divergence_bound` Div_max; `updates_per_step` is as in `DivergenceLedger`. Without
-        a `replica` only the norms of a sum's updates are bounded: together they are at most Div_max.
+        a `replica`, Div_max only bounds the sum of the norms in one sum.
 
         Aggregators are assigned to runs at random, as in the paper, but faster NICs before slower ones: a run's sum is
         no faster than its aggregator. Raises UserError for a delay bound below 1.
@@ -126,7 +126,7 @@ class Scheduler:
         self._divergence_bound = divergence_bound
         self._ledger = None if replica is None else DivergenceLedger(divergence_bound, momentum, updates_per_step)
         self.punted: tuple[Update, ...] = ()
-        """Updates that the replica lacks and that are not on their way to it."""
+        """Updates that the replica lacks and that are not in flight to it."""
         self._random = np.random.default_rng(seed)
 
     def schedule(
@@ -139,9 +139,9 @@ class Scheduler:
     ) -> BatchSchedule:
         """Return the transfers of one batch.
 
-        `network` is the monitor's report less what earlier batches still use; it stays unchanged. `busy_until_s` and
-        `replica_busy_until_s` are the expected ends of the last of those at the server and replica. Raises UserError
-        for a node that is not in the network, before anything is changed.
+        `network` is the monitor's report less what earlier batches still use; it is unchanged. `busy_until_s` and
+        `replica_busy_until_s` are when earlier batches' last transfers to the server and the replica should end. Raises
+        UserError for a node that is not in the network, before anything changes.
         """
         server, replica, ledger = self.server, self.replica, self._ledger
         own = (server, *self.aggregators, server if replica is None else replica)
@@ -169,7 +169,7 @@ class Scheduler:
         kept, needed = replication.kept, replication.needed
         groups, copied = tentative.groups, replication.groups
         if kept < len(groups):
-            # Updates that give way are reserved after the replica's transfers, which then come first on the wire.
+            # Updates that give way are reserved after the replica's transfers, which thus have priority on the wire.
             state = network.copy()
             early, latest = reserve_groups(groups[:kept], state, server, now_s, max(now_s, busy_until_s))
             copied, _ = reserve_groups(copied, state, replica, now_s, max(now_s, replica_busy_until_s))
@@ -193,9 +193,9 @@ class Scheduler:
 
 
 def _arrival(group: Group, destination: Node, transfers: list[PlannedTransfer], needs: int = 0) -> Arrival:
-    """Add the transfers of a group, and return its last."""
+    """Append the transfers of a group to `transfers`, and return the last as an Arrival."""
     node = group.updates[0].node
-    if group.aggregator is None or (group.aggregator == node and len(group.updates) == 1):  # there is nothing to sum
+    if group.aggregator is None or (group.aggregator == node and len(group.updates) == 1):  # nothing to sum
         last = PlannedTransfer(Kind.DIRECT, node, destination, group.size_bytes, group.updates, end_s=group.end_s)
     else:
         to, size, end_s = group.aggregator, group.size_bytes, group.end_s

@@ -1,10 +1,10 @@
 """The coordinator's end on the network: a socket, a clock, and the jobs behind them.
 
-Rule of this file: bytes between connections of a hub (hub.py) and connections.py. A connection without a proof of a
-tenant's token is a stranger's: it lasts STRANGER_S, keeps one message, and gives way if there are MOST_STRANGERS. A
-worker that does not read its answers is disconnected, and asks again.
+Rule of this file: bytes between connections of a hub (hub.py) and connections.py. A connection that has not proved a
+tenant's token is a stranger: it lasts STRANGER_S, keeps one message, and is dropped first if there are MOST_STRANGERS.
+A worker that does not read its answers is disconnected, and asks again.
 
-Messages are authenticated, not encrypted: they have sizes, norms and times, and gradients travel in the clear anyway.
+Messages are authenticated, not encrypted: they hold sizes, norms and times, and gradients are sent unencrypted anyway.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.hub import Connection, Hub, Owner, listener_at, lives_or_ends
 
 STRANGER_S = 10.0
-"""Maximum seconds from a connection to the proof, and of silence after it: workers speak once a second."""
+"""Maximum seconds from a connection to its proof, and of silence after it: workers send something every second."""
 MOST_STRANGERS = 256
 FILES_OF_OWN = 32
-"""File descriptors that are not connections."""
+"""File descriptors reserved for uses other than connections."""
 LONGEST_WAIT_S = 0.1
 """Maximum seconds until `stop` or Ctrl-C is noticed."""
 
@@ -40,14 +40,14 @@ logger = logging.getLogger("prophet_scheduler")
 
 def coordinator(tokens: Mapping[str, str], terms: Terms) -> Connections[Connection]:
     """Return the connections of all tenants' jobs with these terms. No tenant can use up the others' descriptors."""
-    epoch = secrets.randbits(52)  # it is counted up
+    epoch = secrets.randbits(52)  # leaves room to count up
     share = (_most_files() - MOST_STRANGERS - FILES_OF_OWN) // len(tokens)
     terms = replace(terms, most_workers=max(1, min(terms.most_workers, share)))
     return Connections(tokens, {tenant: Coordination(terms, epoch) for tenant in tokens})
 
 
 class CoordinatorServer:
-    """Listens from the start; `serve` answers until `stop`, which any thread may call."""
+    """Listens from construction on; `serve` answers until `stop`, which any thread may call."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class CoordinatorServer:
     ) -> None:
         """`listen` is HOST:PORT, port 0 for any; `say` gets lines for the operator.
 
-        Raises UserError if nothing can listen there.
+        Raises UserError if it cannot listen there.
         """
         self._connections, self._clock, self._say = connections, clock, say
         self._stopped = False
@@ -80,7 +80,7 @@ class CoordinatorServer:
         return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
     def stop(self) -> None:
-        """Have `serve` return soon."""
+        """Make `serve` return soon."""
         self._stopped = True
         self._hub.wake()
 
@@ -119,7 +119,7 @@ def _send(outgoing: Iterable[Outgoing[Connection]]) -> None:
 
 
 def _most_files() -> int:
-    """Return the maximum number of connections; many systems allow 1,024 files unless a process asks for more."""
+    """Raise the limit of open files as far as allowed, and return it. Many systems start processes with 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,7 +1,7 @@
-"""Settings of a worker whose job has a coordinator, from the variables in core's settings; files of tokens.
+"""Settings of a worker whose job has a coordinator, from the variables in core's settings; token files.
 
-Rule of this file: defaults and parsing; docs/mlfabric.md has the table for users. A tenant's workers prove with a token
-that they may speak to a coordinator; messages.py has the proof.
+Rule of this file: defaults and parsing; docs/mlfabric.md has the table for users. A tenant's workers authenticate to
+the coordinator with a token; messages.py has the proof.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ MOST_STALENESS = 10**6
 LEAST_TOKEN = 16
 """Minimum characters of a token: a shorter one could be guessed from one overheard proof."""
 MOST_TOKENS_BYTES = 1 << 20
-"""Maximum bytes of a file of tokens; a device may have no end."""
+"""Maximum bytes of a token file: a device given as one may be endless."""
 _LINE = re.compile(r"([A-Za-z0-9._:-]{1,128})\s+(\S+)")
 
 
 @dataclass(frozen=True)
 class CoordinatorSettings:
-    """Place of a worker's coordinator, and what this worker says to it.
+    """Address of a worker's coordinator, and what this worker tells it.
 
     `bound_s` is the maximum silence of the coordinator, in seconds, before updates go in arrival order. `node` names
-    the NIC; None is the host's name. `staleness` is in rounds; None for any lead. `replica` is its host and port.
+    the NIC; None for the host's name. `staleness` is in rounds; None for any lead. `replica` is its host and port.
     """
 
     address: str
@@ -53,7 +53,7 @@ class CoordinatorSettings:
 
 
 def host_and_port(text: str, where: str, least_port: int = 1) -> tuple[str, int]:
-    """Return the parts of `HOST:PORT`, perhaps after tcp://. Raises UserError that names `where` it stands."""
+    """Return host and port of `HOST:PORT`, perhaps after tcp://. Raises UserError that names `where` it was given."""
     host, _, port = text.removeprefix("tcp://").rpartition(":")
     if not host or not (port.isascii() and port.isdecimal()) or not least_port <= int(port) <= MOST_PORT:
         raise UserError(f"{where} is {text!r}; it must be HOST:PORT, the port {least_port} to {MOST_PORT}")
@@ -61,9 +61,9 @@ def host_and_port(text: str, where: str, least_port: int = 1) -> tuple[str, int]
 
 
 def resumed_from(environ: Mapping[str, str]) -> tuple[str, int] | Path | None:
-    """Return the replica or the file with which the job begins. Raises UserError if it is neither.
+    """Return the replica (host and port) or file that the job starts from; None for neither. Raises UserError.
 
-    A file is on the machine of worker 0, which alone reads it.
+    Only worker 0 reads a file, so it must be on that worker's machine.
     """
     text = environ.get(RESUME, "")
     if not text:
@@ -71,24 +71,24 @@ def resumed_from(environ: Mapping[str, str]) -> tuple[str, int] | Path | None:
     if ":" in text and "/" not in text and not Path(text).exists():
         return host_and_port(text, RESUME)
     if is_first_machine(environ) and not Path(text).is_file():
-        raise UserError(f"{RESUME} is {text!r}; there is no such file: name that of a replica, or write its HOST:PORT")
+        raise UserError(f"{RESUME} is {text!r}; there is no such file: name a replica's file, or give its HOST:PORT")
     return Path(text)
 
 
 def coordinator_from_environ(environ: Mapping[str, str]) -> CoordinatorSettings | None:
-    """Return the settings; None if the job has no coordinator. Raises UserError that names the wrong variable."""
+    """Return the settings; None if the job has no coordinator. Raises UserError that names the invalid variable."""
     address, staleness = environ.get(COORDINATOR, ""), environ.get(STALENESS, "")
     if staleness and not (staleness.isascii() and staleness.isdecimal() and int(staleness) <= MOST_STALENESS):
         raise UserError(f"{STALENESS} is {staleness!r}; it must be a whole number of rounds, 0 to {MOST_STALENESS}")
     if not address:
         for name, work in ((STALENESS, "keep it"), (REPLICA, "order copies")):
             if environ.get(name):
-                raise UserError(f"{name} is set, and {COORDINATOR} is not: name the coordinator that is to {work}")
+                raise UserError(f"{name} is set, but {COORDINATOR} is not: name the coordinator that is to {work}")
         return None
     host_and_port(address, COORDINATOR)
     token_file = environ.get(COORDINATOR_TOKEN_FILE, "")
     if not token_file:
-        raise UserError(f"{COORDINATOR} is set, and {COORDINATOR_TOKEN_FILE} is not: name the file with its token")
+        raise UserError(f"{COORDINATOR} is set, but {COORDINATOR_TOKEN_FILE} is not: name the file with its token")
     bound_s = number(environ.get(COORDINATOR_BOUND_S, str(DEFAULT_COORDINATOR_BOUND_S)), COORDINATOR_BOUND_S, 0.05)
     return CoordinatorSettings(
         address,
@@ -101,8 +101,8 @@ def coordinator_from_environ(environ: Mapping[str, str]) -> CoordinatorSettings 
 
 
 def load_tokens(path: Path) -> dict[str, str]:
-    """Return tokens by tenant from a file with lines `TENANT TOKEN`; empty lines and lines that begin with # do not
-    count. Raises UserError, which never contains a token.
+    """Return tokens by tenant from a file of lines `TENANT TOKEN`, skipping empty lines and lines that start with #.
+    Raises UserError, which never contains a token.
     """
     try:
         with path.open("rb") as file:
@@ -131,7 +131,7 @@ def load_tokens(path: Path) -> dict[str, str]:
 
 
 def token_of(file: Path, tenant: str | None, where: str = COORDINATOR_TENANT) -> tuple[str, str]:
-    """Return the tenant and its token from a file of tokens; the only one if `tenant` is None. Raises UserError.
+    """Return the tenant and its token from a token file; the only tenant if `tenant` is None. Raises UserError.
 
     `where` is the variable or option that names the tenant.
     """

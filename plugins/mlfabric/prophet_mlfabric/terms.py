@@ -15,9 +15,9 @@ from prophet_scheduler.core.errors import UserError
 class Terms:
     """Terms of a job's coordinator. Times in seconds, rates in bytes per second.
 
-    `delay_bound` is tau_max, None for none. `divergence_bound` is Div_max, None without a replica. `server` is the node
-    of the parameter server, which does not report its rate: `server_rate` both ways, None for `rate`. `rate` holds for
-    all others, both ways, until they report. Raises UserError for impossible values.
+    `delay_bound` is tau_max, None for none. `divergence_bound` is Div_max, None without a replica. `server` is the
+    parameter server's node. It does not report its rate, so `server_rate` holds in both directions (None: `rate`).
+    `rate` holds for each other node, in both directions, until it reports. Raises UserError for impossible values.
     """
 
     delay_bound: int | None = None

@@ -1,20 +1,20 @@
 """Start times of the transfers that the coordinator has planned.
 
-Rule of this file: transfers, the network's rates and the time in; starts out. scheduler.py decides which transfers
-there are, and coordination.py tells the workers.
+Rule of this file: transfers, the network's rates and the time in; starts out. scheduler.py decides the transfers, and
+coordination.py tells the workers.
 
-A real network does not keep to the scheduler's reservations (MLfabric, section 5.1.1), so only the order of a schedule
-is final here. Starts are computed again after every event: first the rest of the transfers under way, then the planned
-ones in their order. A late transfer is waited for until it has taken twice its time. An engine does not get the whole
-rate of a NIC, so the slowdown is learned from the newest transfers.
+A real network does not follow the scheduler's reservations (MLfabric, section 5.1.1), so only the order of a schedule
+is final here. Starts are computed again after every event: first the rest of the transfers in flight, then the planned
+ones in order. A late transfer keeps its bandwidth until it has taken twice its expected time. An engine does not get
+the whole rate of a NIC, so the slowdown is learned from the newest transfers.
 
-The delay bound needs no reservations. The update i (from 0) of a transfer with k updates has at most the delay
+The delay bound needs no reservations. Update i (from 0) of a transfer with k updates has at most the delay
 
-    (updates applied + all updates under way to the server) - (k - 1 - i) - v(i)
+    (updates applied + all updates in flight to the server) - (k - 1 - i) - v(i)
 
-whichever of the transfers under way ends last. So a transfer starts only if this stays within tau_max for all of them,
-and for the earlier planned ones that have yet to start. The sum in parentheses does not change when a transfer ends. A
-transfer that is in time at its start is therefore in time at its end: the bound holds on any network (Eq. 9).
+whichever transfer in flight ends last. So a transfer starts only if this stays within tau_max for all of these, and for
+earlier planned ones that have yet to start. The sum in parentheses does not change when a transfer ends. A transfer
+that is in time at its start is therefore in time at its end: the bound holds on any network (Eq. 9).
 """
 
 from __future__ import annotations
@@ -28,41 +28,41 @@ from prophet_mlfabric.network import NetworkState, Node, Piece
 from prophet_mlfabric.scheduler import PlannedTransfer
 
 LEAD_S = 2e-3
-"""Seconds by which a grant precedes its start. It reaches the worker in time, and the wire is not idle in between."""
+"""Seconds by which a grant precedes its start, so that it reaches the worker before the wire is idle."""
 LOOKED_AT = 32
 """Number of the next transfers whose starts are computed; later ones start no earlier."""
 LEARNED_FROM = 15
-"""Number of newest transfers whose median slowdown is used."""
+"""Number of newest transfers over which the median slowdown is taken."""
 SLOWNESS = (0.5, 8.0)
-"""Bounds of the slowdown."""
+"""Bounds on the slowdown."""
 LEAST_LEARNED_S = 1e-3
-"""Minimum expected seconds of a transfer to learn from: a shorter one depends on messages more than on rates."""
+"""Minimum expected seconds of a transfer to learn from: shorter ones depend on messages more than on rates."""
 
 
 class Timetable:
-    """Planned transfers in their order, and transfers under way."""
+    """Planned transfers in order, and transfers in flight (`under_way`)."""
 
     def __init__(self, server: Node, delay_bound: int | None) -> None:
         self._server, self._delay_bound = server, delay_bound
         self.planned: list[PlannedTransfer] = []
         self.under_way: list[PlannedTransfer] = []
         self.next_s = math.inf
-        """Time at which `due` has something if no event comes before."""
+        """Time at which `due` will return something if no event comes before."""
         self.slowness = 1.0
-        """Usual time of a transfer as a multiple of its time by the rates."""
+        """Typical duration of a transfer as a multiple of its duration by the rates."""
         self.busy_until_s = -math.inf
-        """Time when the server has received all booked transfers."""
+        """Time at which the server will have received all booked transfers."""
         self._slowness: deque[float] = deque(maxlen=LEARNED_FROM)
 
     @property
     def outstanding(self) -> int:
-        """Updates planned or under way, which v_init counts beside the applied ones."""
+        """Number of updates planned or in flight to the server, which v_init counts in addition to applied ones."""
         return sum(len(transfer.updates) for transfer in (*self.under_way, *self.planned) if transfer.commits)
 
     def book(self, rates: NetworkState, now_s: float, most: int | None = LOOKED_AT) -> NetworkState:
-        """Compute the next `most` starts (None: all) from `rates`, which stay unchanged.
+        """Compute the next `most` starts (None: all) from `rates`, which are unchanged.
 
-        Return the rest of the network, without these transfers.
+        Return the bandwidth that these transfers leave.
         """
         network = rates.copy()
         ends: dict[int, float] = {}
@@ -78,7 +78,7 @@ class Timetable:
 
         for transfer in self.under_way:
             end, pieces = reserve(transfer, transfer.left_bytes(now_s), max(now_s, transfer.started_s or now_s))
-            if now_s < transfer.end_s:  # a late one keeps the end that it missed
+            if now_s < transfer.end_s:  # a late transfer keeps the end that it missed
                 transfer.end_s, transfer.pieces = end, pieces
         for transfer in self.planned[:most]:
             start = max((ends.get(id(earlier), now_s) for earlier in transfer.after), default=now_s)
@@ -93,13 +93,13 @@ class Timetable:
     def due(self, version: int, now_s: float) -> tuple[list[PlannedTransfer], list[PlannedTransfer]]:
         """Return the planned transfers that may start now, and those that can no longer keep the delay bound.
 
-        `version` counts the updates applied. Both stay planned until `start` or `withdraw`.
+        `version` counts the updates applied. All stay planned until `start` or `withdraw`.
         """
         starting: list[PlannedTransfer] = []
         hopeless: list[PlannedTransfer] = []
         in_all = version + sum(len(transfer.updates) for transfer in self.under_way if transfer.commits)
         tightest = min((self._limit(transfer) for transfer in self.under_way), default=math.inf)
-        # Number of updates that may still overtake an earlier planned transfer that does not start now.
+        # `room` bounds the updates applied or in flight, so that planned transfers passed over here stay in time.
         passed_over, room = 0, math.inf
         self.next_s = math.inf
         for transfer in self.planned[:LOOKED_AT]:
@@ -122,21 +122,21 @@ class Timetable:
         return starting, hopeless
 
     def _limit(self, transfer: PlannedTransfer) -> float:
-        """Return the maximum of applied updates and updates under way that keeps tau_max for each of its updates."""
+        """Return the maximum number of updates applied and in flight that keeps tau_max for each of its updates."""
         if self._delay_bound is None or not transfer.commits:
             return math.inf
         last = len(transfer.updates) - 1
         return self._delay_bound + min(update.version + last - place for place, update in enumerate(transfer.updates))
 
     def start(self, transfer: PlannedTransfer, now_s: float) -> None:
-        """Note that a transfer was granted at `now_s`."""
+        """Record that a transfer was granted at `now_s`."""
         self.planned.remove(transfer)
         transfer.started_s = max(now_s, transfer.begin_s)
         transfer.rated_s = (transfer.end_s - transfer.begin_s) / self.slowness
         self.under_way.append(transfer)
 
     def ended(self, transfer: PlannedTransfer, now_s: float) -> None:
-        """Note that a transfer has ended at `now_s`, and learn from its time."""
+        """Record that a transfer has ended at `now_s`, and learn from its duration."""
         if transfer.started_s is not None and transfer.rated_s >= LEAST_LEARNED_S and transfer in self.under_way:
             self._slowness.append((now_s - transfer.started_s) / transfer.rated_s)
             low, high = SLOWNESS

@@ -289,7 +289,7 @@ def test_a_sum_is_lost_with_its_aggregator() -> None:
         (0, ask(update=1, version=5), "version 5 is newer than the model, which has 0"),
         (0, msg.Ask(update=3, sum=True), "there is no collection 3 of worker 0"),
         (0, msg.Done(update=3, size_bytes=1, sum=True), "there is no collection 3 of worker 0"),
-        (0, msg.Clock(rounds=1, models=1), "worker 0 has said hello without a staleness"),
+        (0, msg.Clock(rounds=1, models=1), "worker 0 joined without a staleness"),
     ],
 )
 def test_what_cannot_be_is_refused_and_changes_nothing(
@@ -480,10 +480,10 @@ def test_a_worker_that_never_comes_is_waited_for_as_long_as_a_dead_one() -> None
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"staleness": 2}, "PROPHET_STALENESS 2 of 2 workers, and others of this job say PROPHET_STALENESS 1 of 2"),
-        ({"staleness": None}, "no PROPHET_STALENESS, and others of this job say PROPHET_STALENESS 1 of 2 workers"),
-        ({"workers": 3}, "PROPHET_STALENESS 1 of 3 workers, and others"),
-        ({"worker": 2}, "PROPHET_STALENESS 1 of 2 workers: worker 2 of so many cannot be"),
+        ({"staleness": 2}, "PROPHET_STALENESS 2 of 2 workers, but others of this job have PROPHET_STALENESS 1 of 2"),
+        ({"staleness": None}, "no PROPHET_STALENESS, but others of this job have PROPHET_STALENESS 1 of 2 workers"),
+        ({"workers": 3}, "PROPHET_STALENESS 1 of 3 workers, but others"),
+        ({"worker": 2}, "PROPHET_STALENESS 1 of 2 workers: that is no valid number of workers for worker 2"),
     ],
 )
 def test_workers_that_want_to_train_otherwise_are_refused(change: dict[str, Any], text: str) -> None:
@@ -498,7 +498,7 @@ def test_workers_that_want_to_train_otherwise_are_refused(change: dict[str, Any]
 def test_in_step_there_is_no_delay_bound() -> None:
     coordination = Coordination(replace(TERMS, delay_bound=3), epoch=7)
     ((_, answer),) = coordination.join(hello(0).model_copy(update={"workers": 2, "staleness": 0}), 0.0)
-    assert isinstance(answer, msg.Denied) and "leave --delay-bound of the coordinator out" in answer.text
+    assert isinstance(answer, msg.Denied) and "start the coordinator without --delay-bound" in answer.text
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ def test_of_one_who_has_not_the_token_no_more_than_a_head_is_read() -> None:
     with (
         impostor(bytes(NONCE_BYTES), answer) as address,
         Asked(address, KEY, 1) as asked,
-        pytest.raises(UserError, match="has not the job's token"),
+        pytest.raises(UserError, match="does not have the job's token"),
     ):
         asked.answer()
 

@@ -212,7 +212,7 @@ def test_a_wrong_token_a_wrong_tenant_and_nonsense_change_nothing() -> None:
     ]
     texts = [answer.text for ((_, answer),) in refusals if isinstance(answer, msg.Denied)]
     assert texts[:2] == ["tenant a: the token is wrong"] * 2
-    assert texts[2] == "tenant c: there is none of that name here"
+    assert texts[2] == "tenant c: there is no such tenant here"
     assert len(texts) == len(refusals) == all_.all.refused
     assert len(all_.all) == 1 and not open_updates(all_.jobs["a"])
 
@@ -342,7 +342,7 @@ def test_where_a_tenants_coordinator_fails_it_alone_begins_anew(
         assert said[0] == (b"a", None), "it is closed"
         assert not all_.all.knows(b"a") and all_.all.knows(b"b")
     assert [record.getMessage() for record in caplog.records] == [
-        "Prophet: the job a begins anew: ZeroDivisionError: integer division or modulo by zero"
+        "Prophet: the job a restarts: ZeroDivisionError: integer division or modulo by zero"
     ]
     granted = [answer for name, answer in [*said, *all_.turn()] if name == b"b"]
     assert [type(answer) for answer in granted] == [msg.Grant]

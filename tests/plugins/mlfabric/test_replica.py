@@ -73,7 +73,7 @@ def test_what_is_no_model_is_one_line(tmp_path: Path, change: str) -> None:
         middle = whole.index(b"\x00\x00\xc0\x3f")
         changed = whole[:middle] + b"?" + whole[middle + 1 :]
         file.write_bytes({"nothing": b"", "text": b"no", "cut off": whole[:-30], "a letter": changed}[change])
-    with pytest.raises(UserError, match=r"model\.npz: no replica of a model \(.+\); name the file of") as caught:
+    with pytest.raises(UserError, match=r"model\.npz: not a replica of a model \(.+\); name the file of") as caught:
         load(file, str(file))
     assert "\n" not in str(caught.value)
 
@@ -104,13 +104,13 @@ def test_an_older_model_does_not_take_the_place_of_a_newer_one(running: Running)
     store.keep(encoded(model(9)), 9)
     with pytest.raises(UserError, match="it has a model with 9 updates, and this one has 8: it keeps the newer one"):
         store.keep(encoded(model(8)), 8)
-    with pytest.raises(UserError, match="this model has not 10 updates"):
+    with pytest.raises(UserError, match="this model does not have 10 updates"):
         store.keep(encoded(model(3)), 10)
     assert load(running.kept.path, "here").updates == 9
 
 
 def test_what_is_no_model_is_not_kept(running: Running) -> None:
-    with pytest.raises(UserError, match="no replica of a model"):
+    with pytest.raises(UserError, match="not a replica of a model"):
         running.store().keep(b"nothing of the kind", 7)
     assert [path.name for path in running.kept.path.parent.iterdir()] == []
 

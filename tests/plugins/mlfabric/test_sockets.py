@@ -387,7 +387,7 @@ def test_an_address_that_cannot_be_is_one_line(running: Running) -> None:
         Running(running.address)
     with pytest.raises(UserError, match="the coordinator is 'nowhere'; it must be HOST:PORT"):
         connect("nowhere")
-    with pytest.raises(UserError, match="one cannot be"):
+    with pytest.raises(UserError, match="one is invalid"):
         connect(running.address, tenant="two words")
 
 
@@ -410,7 +410,7 @@ def test_the_environment_names_a_coordinator(running: Running, tmp_path: Any) ->
         ({"PROPHET_COORDINATOR": "host:99999"}, "PROPHET_COORDINATOR is 'host:99999'; it must be HOST:PORT"),
         ({"PROPHET_COORDINATOR": "host:1"}, "PROPHET_COORDINATOR_TOKEN_FILE is not: name the file"),
         ({"PROPHET_STALENESS": "-1"}, "PROPHET_STALENESS is '-1'; it must be a whole number of rounds, 0 to 1000000"),
-        ({"PROPHET_STALENESS": "2"}, "PROPHET_STALENESS is set, and PROPHET_COORDINATOR is not"),
+        ({"PROPHET_STALENESS": "2"}, "PROPHET_STALENESS is set, but PROPHET_COORDINATOR is not"),
         (
             {
                 "PROPHET_COORDINATOR": "host:1",

@@ -1,1 +1,1 @@
-"""MLfabric over BytePS's asynchronous servers: the agent of a worker, and what it says to BytePS."""
+"""MLfabric over BytePS's asynchronous servers: a worker's agent, and its transfers through BytePS."""

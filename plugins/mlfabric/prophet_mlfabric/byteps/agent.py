@@ -1,11 +1,11 @@
 """Prophet in a worker that trains asynchronously: MLfabric over BytePS's asynchronous servers.
 
 Rule of this file: start and end of such a process, around prophet_mlfabric/torch/asynchronous.py.
-autoload.py makes one of these in place of agent.py's Agent where BYTEPS_SCHEDULER says `mlfabric`.
+If BYTEPS_SCHEDULER is `mlfabric`, autoload.py makes this agent in place of agent.py's Agent.
 
-A wrong setting ends the process before anything is sent. Without the hook a pull also pushes (zeros) and a push also
-pulls: the weights are the same, but no traffic is saved. Without a coordinator updates go in order of arrival. Each is
-one warning.
+An invalid setting ends the process before anything is sent. Without the hook a pull also pushes (zeros) and a push also
+pulls: the weights are the same, but no traffic is saved. Without a coordinator updates go in order of arrival. Either
+is one warning.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from prophet_scheduler.core.status import AgentStatus
 from prophet_scheduler.frontends.ending import STALLED, WRONG, at_end, end_process
 from prophet_scheduler.frontends.records import require_records, write_records
 
-if TYPE_CHECKING:  # not before the settings are known to be right
+if TYPE_CHECKING:  # not imported before the settings are known to be valid
     from prophet_mlfabric.client import CoordinatorClient
     from prophet_mlfabric.torch.asynchronous import AsynchronousRounds
 
 WELCOME_S = 5.0
-"""Seconds that a worker waits for its coordinator at the start of a job, before it goes on without."""
+"""Maximum seconds that a worker waits for its coordinator at the start of a job."""
 
 logger = logging.getLogger("prophet_scheduler")
 
@@ -48,16 +48,16 @@ class AsynchronousAgent:
     def __init__(self, settings: Settings, library: Library | None, hook: Hook | None, no_hook: str = "") -> None:
         self.settings = settings
         self.replica: Replica | None = None
-        """Set since BytePS was initialised."""
+        """None until BytePS is initialized."""
         self._library = library
         self._hook = hook
         self._aside = no_hook
         self._coordinator: CoordinatorClient | None = None
         self._taken = False
         self.closes: list[Callable[[], None]] = []
-        """Functions to call before BytePS is shut down, the last one first."""
+        """Functions to call before BytePS is shut down, last one first."""
         self._died: tuple[int, ...] | None = None
-        """Workers that never will leave, set since this one has left."""
+        """Dead workers; None until this worker has left."""
 
     @classmethod
     def prepare(cls, framework: str, environ: MutableMapping[str, str]) -> AsynchronousAgent:
@@ -72,7 +72,7 @@ class AsynchronousAgent:
         return cls(settings, library, hook, no_hook)
 
     def start(self, module: ModuleType) -> None:
-        """Take over tasks that go one way only, and the wrapping of optimizers by the BytePS module just imported."""
+        """Attach the hook for one-way tasks, and patch the BytePS module just imported."""
         if self._hook is not None and self._library is not None:
             try:
                 self._hook.attach(self._library, self.settings.watchdog_s)
@@ -81,7 +81,7 @@ class AsynchronousAgent:
                 # In order of arrival: all of an update is needed at once.
                 self._hook.set_plan(Plan(policy=names.MLFABRIC))
                 if not self._hook.goes_one_way:
-                    self._aside = "this BytePS does not export what lets a task go one way only"
+                    self._aside = "this BytePS lacks the exports that let a task go one way only"
             except Exception as error:
                 self._aside, self._hook = str(error), None
         if self._aside:
@@ -91,9 +91,9 @@ class AsynchronousAgent:
         at_end(self._finish)
 
     def _wrap_init(self, module: Any) -> None:
-        """Look for a coordinator when the worker's number is known, and leave it before BytePS is shut down.
+        """Connect to the coordinator once the worker's number is known, and leave it before BytePS is shut down.
 
-        A replica is asked before: if it is wrong, this worker ends while nobody waits for it yet.
+        The replica is checked first: if it is wrong, this worker exits before anybody waits for it.
         """
         init, shutdown = module.init, module.shutdown
 
@@ -112,20 +112,20 @@ class AsynchronousAgent:
         @functools.wraps(shutdown)
         def leave_and_shut_down(*args: Any, **kwargs: Any) -> Any:
             if self._leave():
-                return None  # it would wait for the dead; the process ends without it
+                return None  # BytePS's shutdown would wait for the dead; the process ends without it
             return shutdown(*args, **kwargs)
 
         module.init, module.shutdown = init_and_connect, leave_and_shut_down
 
     def take_coordinator(self) -> CoordinatorClient | None:
-        """Return the coordinator to the first optimizer that asks, which alone has it: it counts one model."""
+        """Return the coordinator to the first optimizer that asks, and None to others: it counts one model."""
         if not self._taken:
             self._taken = True
             return self._coordinator
         if self.staleness is not None:
-            raise ValueError(f"{names.STALENESS} keeps the workers of one optimizer together, and this is another")
+            raise ValueError(f"{names.STALENESS} keeps the workers of one optimizer together, but this is another")
         if self.replica is not None and self.replica.is_of_one_model:
-            raise ValueError(f"{names.REPLICA} and {names.RESUME} are of one optimizer's model, and this is another")
+            raise ValueError(f"{names.REPLICA} and {names.RESUME} are of one optimizer's model, but this is another")
         if self._coordinator is not None:
             logger.warning("updates of another optimizer go in order of arrival: a coordinator counts one model")
         return None
@@ -136,14 +136,14 @@ class AsynchronousAgent:
         return None if settings is None else settings.staleness
 
     def begin(self, optimizer: Any, named: Named) -> int:
-        """Return the number of updates the job begins with. The process ends if they are of another model."""
+        """Return the number of updates the job begins with. The process exits if they are of another model."""
         try:
             return 0 if self.replica is None else self.replica.begin(optimizer, named)
         except UserError as error:
             end_process(str(error), WRONG)
 
     def sum_at_workers(self, coordinator: CoordinatorClient, rounds: AsynchronousRounds) -> None:
-        """Let updates of this worker be summed with others', and others' here, from now on."""
+        """From now on, send this worker's updates to be summed elsewhere and sum others' here."""
         settings = coordinator_from_environ(os.environ)
         if settings is None or os.environ.get(names.AGGREGATE, "1") == "0":
             return
@@ -157,7 +157,7 @@ class AsynchronousAgent:
             logger.warning("updates are not summed at workers: %s: %s", type(error).__name__, error)
 
     def copy_to_replica(self, coordinator: CoordinatorClient, rounds: AsynchronousRounds, named: Named) -> None:
-        """Hand copies of the model to the job's replica, if it has one, from now on."""
+        """From now on, hand copies of the model to the job's replica, if it has one."""
         if self.replica is not None and self.replica.store is not None:
             from prophet_mlfabric.torch.replicating import ReplicatingWorker, names_of
 
@@ -165,16 +165,16 @@ class AsynchronousAgent:
             self.closes.append(ReplicatingWorker(rounds, of_parameters, coordinator, self.replica.store).close)
 
     def step_aside(self, why: str) -> None:
-        """Warn once; from here on all transfers go both ways."""
+        """Warn once; from now on all transfers go both ways."""
         self._aside = why
-        logger.warning("the hook stepped aside: %s; pulls push as well, zeros, and pushes pull", why)
+        logger.warning("the hook stepped aside: %s; pulls also push zeros, and pushes also pull", why)
         if self._hook is not None:
             self._hook.step_aside(why)
 
     def _leave(self) -> tuple[int, ...]:
-        """End what this worker still does for others, before BytePS is shut down. Harmless when repeated.
+        """Finish this worker's work for others, before BytePS is shut down. Harmless when repeated.
 
-        Returns, when all others have left, those that died and never will.
+        Wait until all others have left or died, and return the dead.
         """
         if self._died is not None:
             return self._died
@@ -183,15 +183,15 @@ class AsynchronousAgent:
             while self.closes:
                 self.closes.pop()()
             if self._coordinator is not None:
-                # Those that counted on this worker for a sum are told now, and not after a long silence.
+                # Workers that rely on this one for a sum learn of its end now, not after a long silence.
                 self._died = self._coordinator.wait_for_others()
                 self._coordinator.close()
         except Exception as error:
-            logger.warning("Prophet could not leave its coordinator as it should: %s", error)
+            logger.warning("Prophet could not leave its coordinator cleanly: %s", error)
         return self._died
 
     def _leave_at_exit(self) -> None:
-        """Leave others. If one has died the process ends here, since BytePS's own end waits for every worker."""
+        """Leave the job. If a worker has died, exit here, since BytePS's own shutdown waits for every worker."""
         if died := self._leave():
             self._finish()
             who = f"worker {died[0]} has" if len(died) == 1 else f"workers {', '.join(map(str, died))} have"
@@ -213,14 +213,14 @@ class AsynchronousAgent:
 
 
 def check_job(framework: str, environ: Mapping[str, str]) -> None:
-    """Raise UserError if updates of this job cannot be scheduled."""
+    """Raise UserError if this job's updates cannot be scheduled."""
     scheduler = f"{names.SCHEDULER}={names.MLFABRIC}"
     if names.in_step(environ):
         raise UserError(
             f"{scheduler} schedules asynchronous updates; set {names.BYTEPS_ENABLE_ASYNC}=1 for workers and servers"
         )
     if framework != "torch":
-        raise UserError(f"{scheduler} knows PyTorch alone; leave it out of a job in {framework}")
+        raise UserError(f"{scheduler} supports only PyTorch; leave it out of a job in {framework}")
     if (servers := environ.get(names.DMLC_NUM_SERVER, "1")) != "1":
         what = f"{names.DMLC_NUM_SERVER} is {servers}, make it 1"
         raise UserError(f"{scheduler} schedules the link of one server; {what}")
@@ -233,10 +233,10 @@ def check_job(framework: str, environ: Mapping[str, str]) -> None:
 
 
 def connect(worker: int, environ: Mapping[str, str], workers: int | None = None) -> CoordinatorClient | None:
-    """Connect this worker to its coordinator. None, with a warning, if the environment names none or it fails.
+    """Connect this worker to its coordinator. Return None, with a warning, if the environment names none or it fails.
 
-    The process ends if the coordinator refuses it, as for a wrong token. It does not wait for one that is not there
-    yet: the client goes on looking for it.
+    The process exits if the coordinator refuses it, for instance for a wrong token. A coordinator that does not answer
+    within WELCOME_S is not waited for: the client keeps trying.
     """
     try:
         if worker == 0:
@@ -260,7 +260,7 @@ def connect(worker: int, environ: Mapping[str, str], workers: int | None = None)
 
 
 def own_address(environ: Mapping[str, str]) -> str:
-    """Return this worker's IPv4 address for others: ps-lite's own setting, or that towards its scheduler."""
+    """Return this worker's IPv4 address for others: ps-lite's setting, or the one used towards BytePS's scheduler."""
     if host := environ.get("DMLC_NODE_HOST"):
         return socket.gethostbyname(host)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -270,13 +270,13 @@ def own_address(environ: Mapping[str, str]) -> str:
 
 
 def check(framework: str) -> tuple[tuple[str, bool, str], ...]:
-    """Return (item, True if it is as it must be, a line) for what a worker needs here."""
+    """Return (item, True if it is fine, a line about it) for each requirement of a worker on this machine."""
     ok, line = hook_module.check_compatibility(framework)
     return (("MLfabric", ok, line),)
 
 
 def install(bps: Any, agent: AsynchronousAgent) -> None:
-    """Replace what an asynchronous job needs differently in `bps`, the module byteps.torch."""
+    """Replace the functions of `bps`, the module byteps.torch, that an asynchronous job needs changed."""
     original = bps.DistributedOptimizer
 
     @functools.wraps(original)
@@ -286,7 +286,7 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
         named = list(named_parameters) if named_parameters is not None else None
         if bps.size() == 1:
             if agent.replica is not None and agent.replica.is_of_one_model:
-                agent.take_coordinator()  # there is none; another optimizer is refused
+                agent.take_coordinator()  # returns None, but makes it refuse another optimizer
             agent.begin(optimizer, named)
             return original(optimizer, named, compression or bps.Compression.none, backward_passes_per_step)
         if compression not in (None, bps.Compression.none):

@@ -1,9 +1,9 @@
-"""Replica of an asynchronous job, from a worker's environment: where copies go, what the job begins with.
+"""Replica of an asynchronous job, from a worker's environment: where copies go, and the model the job begins with.
 
-Rule of this file: from settings to a store and a model, before anything is sent, and what a person is told of them.
+Rule of this file: from settings to a store and a model, before anything is sent, and messages about them.
 prophet_mlfabric/torch/replicating.py makes copies.
 
-A job that did not begin with its replica's model would replace it by less, so that is refused at the start.
+A job that did not begin with its replica's model would overwrite it with an older one, so that is refused at the start.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:  # a job without a replica loads none of it
     from prophet_mlfabric.replica_model import ReplicaModel
 
 Named: TypeAlias = Iterable[tuple[str, Any]] | None
-"""A program's names of parameters."""
+"""A program's parameters with their names; None if it gave none."""
 
 
 @dataclass(frozen=True)
 class Replica:
-    """Replica as one worker sees it: `store` is None if no copies are made. `model` is None except on the worker that
-    puts it into the job, with `where` it came from. `resumes`: the job begins with one.
+    """Replica as one worker sees it. `store` is None if no copies are made. `model`, with `where` it came from, is None
+    except on the worker that starts the job with it. `resumes` is True if the job begins with a replica's model.
     """
 
     store: ReplicaStore | None = None
@@ -42,9 +42,9 @@ class Replica:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Replica:
-        """Ask the replica for its identity and its model. Raises UserError.
+        """Load the model to begin with, and check the replica that is to keep copies. Raises UserError.
 
-        If it cannot be reached to keep copies, the job goes on.
+        If the latter cannot be reached, the job continues.
         """
         source, coordinator = resumed_from(environ), coordinator_from_environ(environ)
         own = None if coordinator is None else coordinator.replica
@@ -59,7 +59,7 @@ class Replica:
             begins = 0 if model is None else model.updates
             if root and has is not None and has > begins:
                 raise UserError(
-                    f"{names.REPLICA}: replica {store.address} has a model with {has} updates, and this job begins "
+                    f"{names.REPLICA}: replica {store.address} has a model with {has} updates, but this job begins "
                     f"with {begins}: begin with that model ({names.RESUME}={store.address}), or give "
                     "`prophet replicate` another --file"
                 )
@@ -67,13 +67,13 @@ class Replica:
 
     @property
     def is_of_one_model(self) -> bool:
-        """True if anything here belongs to one optimizer's model alone."""
+        """True if the job keeps copies or begins with one, which is possible for one optimizer's model only."""
         return self.store is not None or self.resumes
 
     def begin(self, optimizer: Any, named: Named) -> int:
-        """Give an optimizer's parameters the values that the job begins with, on the one worker that has them.
+        """Set an optimizer's parameters to the replica's values, on the one worker that has them.
 
-        Returns the number of updates in them. Raises UserError if they are of another model.
+        Return the number of updates in them, 0 on other workers. Raises UserError if they are of another model.
         """
         if self.model is None:
             return 0
@@ -82,14 +82,14 @@ class Replica:
         parameters = parameters_of(optimizer)
         begin_with(self.model, parameters, names_of(parameters, named), self.where)
         say(
-            f"this job begins with the {self.model.updates} updates that {self.where} has; what its server had "
-            f"besides, by norm at most {self.model.bound:g}, is lost"
+            f"this job begins with the {self.model.updates} updates that {self.where} has; later updates of its "
+            f"server, with a total norm of at most {self.model.bound:g}, are lost"
         )
         return self.model.updates
 
 
 def parameters_of(optimizer: Any) -> list[Any]:
-    """Return the trained parameters, in their order."""
+    """Return the trained parameters, in the optimizer's order."""
     return [param for group in optimizer.param_groups for param in group["params"] if param.requires_grad]
 
 
@@ -98,7 +98,7 @@ def _store(at: tuple[str, int], environ: Mapping[str, str]) -> ReplicaStore:
 
     file = environ.get(names.COORDINATOR_TOKEN_FILE, "")
     if not file:
-        raise UserError(f"{names.RESUME} names a replica, and {names.COORDINATOR_TOKEN_FILE} no file with its token")
+        raise UserError(f"{names.RESUME} names a replica, but {names.COORDINATOR_TOKEN_FILE} no file with its token")
     tenant, token = token_of(Path(file), environ.get(names.COORDINATOR_TENANT) or None)
     return ReplicaStore(*at, tenant, token)
 

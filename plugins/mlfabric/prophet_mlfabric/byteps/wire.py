@@ -1,15 +1,15 @@
 """BytePS's asynchronous servers for the PyTorch front end, and the optimizer that a program gets there.
 
-Rule of this file: what BytePS is told and when. prophet_mlfabric/torch/asynchronous.py has the rounds.
+Rule of this file: calls into BytePS, and when to make them. prophet_mlfabric/torch/asynchronous.py has the rounds.
 
 Here a push is only a push and a pull only a pull (PUSH_ONLY, PULL_ONLY of the hook), so a dropped update pushes
-nothing. An update begins and ends with a word that the server understands, which applies it as a whole
-(docs/corrections.md, Mixing). The first is acknowledged before any block leaves, and the last leaves when all blocks
-are acknowledged, so no order of transfers can part them.
+nothing. An update is sent between two marker words that make the server apply it as a whole (docs/corrections.md,
+Mixing). The first word is acknowledged before any block leaves, and the last leaves when all blocks are acknowledged,
+so no reordering of transfers can split an update.
 
-Every worker must push a key for the first time before BytePS lets any go on, so all keys are opened together at the
-start. From then on an asynchronous server answers without any other worker. So if nothing is answered for long the
-server itself is gone: stall.py says when, and the process ends if so asked.
+BytePS blocks on a key until every worker has pushed it once, so all keys are opened together at the start. From then on
+an asynchronous server answers each worker without the others. So if nothing is answered for long, the server itself is
+gone: stall.py decides when, and the process exits if so configured.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from prophet_scheduler.frontends.ending import STALLED, end_process
 from prophet_scheduler.frontends.torch.optimizer import methods_of
 
 BLOCK_BYTES = 512 * 1024
-"""Bytes of weights in a block, unless the user sets them. An update waits for all of its blocks, so they are large
-enough that messages cost little."""
+"""Bytes of weights in a block, unless the user sets them. An update waits for all its blocks anyway, so they are large,
+to keep the cost of messages low."""
 BEGINS, ENDS = 0x50524F5048455442, 0x50524F5048455445
-"""Words around an update: PROPHETB and PROPHETE. build/edits/corrections.toml has the same."""
+"""Words around an update: PROPHETB and PROPHETE. build/edits/corrections.toml has the same values."""
 MOST_OPENING = 128
-"""Most keys opened at once: for each BytePS has a thread until all workers have opened it."""
+"""Maximum keys opened at once: BytePS has a thread for each key until all workers have opened it."""
 WAIT_S = 0.002
 ASK_S = 0.01
-"""Seconds between two questions to the server."""
+"""Seconds between two pulls in `pull_until`."""
 LOOK_S = 0.5
-"""Seconds between two checks that anything moves, while a transfer is waited for."""
+"""Seconds between two checks for progress while waiting for a transfer."""
 
 logger = logging.getLogger("prophet_scheduler")
 _numbers, _broadcasts = itertools.count(), itertools.count()
@@ -55,8 +55,8 @@ _numbers, _broadcasts = itertools.count(), itertools.count()
 class BytePSWire:
     """Blocks of optimizer `number` as BytePS's tensors, one key each. `bps` is the module byteps.torch.
 
-    For several threads: BytePS has one buffer a key, so transfers of a worker's blocks are one after another. The
-    process ends if nothing has moved for `stall_s` while something was under way; None for never.
+    Thread-safe: BytePS has one buffer per key, so pushes and pulls of a worker take turns. The process exits if nothing
+    has moved for `stall_s` while a transfer was in flight; None for never.
     """
 
     def __init__(
@@ -78,13 +78,13 @@ class BytePSWire:
             bps.declare(name)
 
     def open(self, blocks: Sequence[torch.Tensor]) -> None:
-        """Make every key known to the server. `blocks` have to be zero; what comes back says nothing."""
+        """Open every key at the server. `blocks` must be zero; their content afterwards means nothing."""
         tensors = [self._word, *blocks]
         names = [self._word_name, *self._names]
         for first in range(0, len(names), MOST_OPENING):
             part = slice(first, first + MOST_OPENING)
             handles = [self._send(t, n, PULL_ONLY) for t, n in zip(tensors[part], names[part], strict=True)]
-            self._wait(handles, "another worker has not come yet, or the server is gone")
+            self._wait(handles, "another worker has not arrived yet, or the server is gone")
 
     def push(self, blocks: Sequence[torch.Tensor]) -> None:
         with self._lock:
@@ -99,9 +99,9 @@ class BytePSWire:
     def pull_until(
         self, block: torch.Tensor, there: Callable[[], bool], who: str, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        """Pull the first block until `there()`, which `who` brings about.
+        """Pull the first block until `there()` is True; `who` names the worker that makes it so.
 
-        The server answers all the while, so transfers do not stop if that worker is gone.
+        The server keeps answering if that worker is gone, so this has a stall detector of its own.
         """
         stall = StallDetector(self._stall_s)
         while True:
@@ -110,7 +110,7 @@ class BytePSWire:
             if there():
                 return
             verdict = stall.turn(self._now(), False, True)
-            _act(verdict, f"{who} has sent nothing for {stall.stalled_s:.0f} s, and is waited for")
+            _act(verdict, f"{who} has sent nothing for {stall.stalled_s:.0f} s, and this worker waits for it")
             sleep(ASK_S)
 
     def _say(self, word: int) -> None:
@@ -122,7 +122,7 @@ class BytePSWire:
         return handle
 
     def _wait(self, handles: Sequence[int], why: str = "the server is gone, or the link to it") -> None:
-        """Return when all have completed. `why` says who is missing if none does for long."""
+        """Wait until all have completed. `why` is the likely cause to name if none does for long."""
         looked_s, seen = self._now(), self._progress()
         self._stall.turn(looked_s, False, False)
         for handle in handles:
@@ -153,12 +153,12 @@ def broadcast_tensors(
     stall_s: float | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Set `tensors` of all workers to those of worker `root`, in place. Every worker has to call it.
+    """Set `tensors` of all workers to those of worker `root`, in place. Every worker must call it.
 
-    An asynchronous server answers before the root has added anything. So the root's bytes and a mark go as one update,
-    and the others ask until the mark is there. All tensors travel as one, byte for byte, as 32-bit integers.
+    An asynchronous server answers before the root has added anything. So the root sends its bytes and a mark as one
+    update, and the others pull until the mark arrives. All tensors are sent as one, byte for byte, as 32-bit integers.
 
-    The process ends if one is not heard of for `stall_s`; None for never.
+    The process exits if the root or the server is silent for `stall_s`; None for never.
     """
     sizes = [tensor.nbytes for tensor in tensors]
     page = torch.zeros(sum(sizes) // 4 + 2, dtype=torch.int32)
@@ -175,7 +175,7 @@ def broadcast_tensors(
     with torch.no_grad():
         for tensor, part in zip(tensors, parts, strict=True):
             if len(part):
-                # A copy, since a tensor may be of a type that cannot begin at any byte.
+                # A copy, since the tensor's type may need alignment.
                 tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
 
 
@@ -187,11 +187,11 @@ def wrap(
     staleness: int | None = None,
     stall_s: float | None = None,
 ) -> Any:
-    """Return an object of a subclass of the optimizer's own class, sharing its groups and state, whose step() is a
-    round.
+    """Return an instance of a subclass of the optimizer's class, which shares its groups and state and whose step() is
+    a round.
 
-    Every worker has to call it, and then to start `asynchronous`, the rounds. `staleness` bounds the lead of a worker,
-    `stall_s` the seconds without an answer of a server. Raises ValueError for parameters that cannot be sent.
+    Every worker must call it, and then start its rounds, `asynchronous`. `staleness` bounds a worker's lead, `stall_s`
+    the seconds without an answer from a server. Raises ValueError for parameters that cannot be sent.
     """
     blocks = WeightBlocks(
         parameters_of(optimizer), bps.size(), min(block_bytes, MOST_BLOCK_BYTES - 4 * (bps.size() + 1))
@@ -200,7 +200,7 @@ def wrap(
     user_class = type(optimizer)
     namespace = {**methods_of(_Methods), "__module__": bps.DistributedOptimizer.__module__}
     wrapped: Any = object.__new__(type(user_class.__name__, (user_class,), namespace))
-    # Without a scheduler's wrapper around step(), which is bound to the optimizer it was made for.
+    # Not `step`: a learning-rate scheduler's wrapper is bound to the optimizer it was made for.
     vars(wrapped).update({key: value for key, value in vars(optimizer).items() if key != "step"})
     wrapped.asynchronous = AsynchronousRounds(blocks, wire, bps.rank(), coordinator, staleness=staleness)
     wrapped._prophet_class = user_class
@@ -212,11 +212,11 @@ class _Methods:
     """Methods in which the returned optimizer differs from the class it extends."""
 
     asynchronous: AsynchronousRounds
-    """Rounds of this worker: version and delay of its weights, and the totals."""
+    """This worker's rounds: version and delay of its weights, and the totals."""
     _prophet_class: type[torch.optim.Optimizer]
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Run the optimizer's own step; then send its change to the server, and take the server's newest weights."""
+        """Run the optimizer's own step, send its change to the server, and take the server's newest weights."""
         loss = self._prophet_class.step(self, closure)  # type: ignore[call-overload]
         self.asynchronous.round()
         return loss
@@ -224,10 +224,10 @@ class _Methods:
     step.hooked = True  # type: ignore[attr-defined]  # torch runs step hooks around the inner step, once.
 
     def synchronize(self) -> None:
-        """Do nothing: gradients are this worker's own."""
+        """Do nothing: gradients stay this worker's own."""
 
     def skip_synchronize(self) -> Any:
         raise AssertionError("skip_synchronize cannot be used in asynchronous training: gradients are not averaged")
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Do nothing: nothing leaves before step(), so any number of backward passes makes one update."""
+        """Do nothing: nothing is sent before step(), so any number of backward passes makes one update."""

@@ -1,4 +1,4 @@
-"""Work of `prophet coordinate` and `prophet replicate`: options to a server, until the end.
+"""The work of `prophet coordinate` and `prophet replicate`: from options to a server that runs until the end.
 
 Rule of this file: the user's options and output. server.py has the coordinator, replica.py the replica.
 """
@@ -24,7 +24,7 @@ LEAST_DEAD_S = 2.0
 
 
 def coordinate(listen: str, token_file: Path, terms: Terms, status: Path | None, say: Callable[[str], None]) -> None:
-    """Serve until KeyboardInterrupt. Raises UserError for wrong input before it listens."""
+    """Serve until KeyboardInterrupt. Raises UserError for invalid input before it listens."""
     if terms.dead_s < LEAST_DEAD_S:
         raise UserError(f"--dead-after {terms.dead_s:g}s: workers speak once a second; give {LEAST_DEAD_S:g}s or more")
     tokens = load_tokens(token_file)
@@ -46,7 +46,7 @@ def coordinate(listen: str, token_file: Path, terms: Terms, status: Path | None,
 
 
 def summary(jobs: Mapping[str, Coordination]) -> list[str]:
-    """Return one line for each job with any update."""
+    """Return one line for each job with any update or refused request."""
     lines = []
     for tenant, job in sorted(jobs.items()):
         counts = job.counts
@@ -64,7 +64,7 @@ def status_text(jobs: Mapping[str, Coordination], refused: int) -> str:
     """Return `{"schema": 1, "refused": N, "tenants": {NAME: {"version": ..., counts}}}`, as JSON.
 
     `refused` counts messages refused before they reached a job. With a replica, `copies` and `copies_failed` count its
-    copies, and `greatest_divergence` is the largest norm that it may have lacked while it was reached.
+    copies, and `greatest_divergence` is the maximum norm that it may have lacked while it was reachable.
     """
     tenants: dict[str, dict[str, float]] = {}
     for tenant, job in jobs.items():
@@ -76,7 +76,7 @@ def status_text(jobs: Mapping[str, Coordination], refused: int) -> str:
 
 
 def replicate(listen: str, token_file: Path, tenant: str | None, file: Path, say: Callable[[str], None]) -> None:
-    """Serve until KeyboardInterrupt. Raises UserError for wrong input before it listens."""
+    """Serve until KeyboardInterrupt. Raises UserError for invalid input before it listens."""
     name, token = token_of(token_file, tenant, "--tenant")
     host, port = host_and_port(listen, "--listen", 0)
     require_places({"--file": file})
@@ -89,7 +89,7 @@ def replicate(listen: str, token_file: Path, tenant: str | None, file: Path, say
         return f"{file} has {'no model yet' if kept.updates is None else f'a model with {kept.updates} updates'}"
 
     with contextlib.closing(replica_server(host, port, name, token, kept)) as server:
-        placed(file)  # only once it listens, so that wrong input leaves no files
+        placed(file)  # only once it listens, so that invalid input leaves no files
         say("listening on {}:{} for {}; {}".format(*server.address, name, has()))
         try:
             server.serve()

@@ -1,9 +1,9 @@
-"""BytePS's asynchronous servers: workers are not in step, and each update changes the model when it comes.
+"""The engine of BytePS's asynchronous servers: workers are not in step, and each update changes the model on arrival.
 
-An engine of its own beside BytePS's synchronous one, since what is a policy there (an order of one worker's gradients)
-is none here: MLfabric orders all workers' updates, by a coordinator that runs beside BytePS's scheduler.
+It is separate from BytePS's synchronous engine, where a policy orders one worker's gradients. Here MLfabric orders all
+workers' updates, with a coordinator that runs beside BytePS's scheduler.
 
-Started as BytePS is, with BYTEPS_ENABLE_ASYNC (its docs/env.md) for workers and servers.
+Jobs are started as with BytePS, with BYTEPS_ENABLE_ASYNC (its docs/env.md) for workers and servers.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ ASYNCHRONOUS = {settings.BYTEPS_ENABLE_ASYNC: "1"}
 TOKEN_FILE = "coordinator.token"
 TENANT = "experiment"
 PORTS_APART = 10_000
-"""The coordinator's port is so far above that of the job's scheduler."""
+"""Difference between the coordinator's port and that of the job's scheduler."""
 
 
 def make_token(path: Path) -> None:
-    """Write the file of tokens. Every process of a run writes the same, so that none has to wait for another.
+    """Write the token file. Every process of a run writes the same content, so that none has to wait for another.
 
-    It keeps one run's workers apart from another run's coordinator, and nobody out: the folder does that.
+    It keeps a run's workers from another run's coordinator. It is no secret: the folder keeps others out.
     """
     if not path.exists():
         write_whole(f"{TENANT} {hashlib.sha256(str(path).encode()).hexdigest()}\n", path)
 
 
 def _environment(node: str, network: RunNetwork) -> dict[str, str]:
-    shared = Path(network.sockets).parent  # each node has a folder of its own in it
+    shared = Path(network.sockets).parent  # the parent of all nodes' folders
     env = {
         **byteps.environment(node, network),
         settings.COORDINATOR: f"{network.addresses['scheduler']}:{network.port + PORTS_APART}",
@@ -48,7 +48,7 @@ def _environment(node: str, network: RunNetwork) -> dict[str, str]:
 
 
 def _rates(network: RunNetwork) -> str:
-    """Return what is known of the NICs before any worker has reported: their rates at the start."""
+    """Return options with the NICs' initial rates, which hold until workers report theirs."""
     options = ["--server", "server0"]
     for option, node in (("--server-rate", "server0"), ("--rate", "worker0")):
         if (rate := network.rates.get(node)) is not None:

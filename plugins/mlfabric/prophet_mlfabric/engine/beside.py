@@ -1,6 +1,6 @@
-"""BytePS's scheduler with MLfabric's coordinator beside it: what the node `scheduler` of an experiment runs.
+"""The program of an experiment's node `scheduler`: BytePS's scheduler with MLfabric's coordinator beside it.
 
-What belongs here: starting both, and ending the second with the first.
+Rule of this file: starting both, and ending the coordinator with the scheduler.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from prophet_mlfabric.engine import make_token
 from prophet_scheduler.core import settings
 
 STATUS = "coordinator.json"
-"""File with the fate of all updates, in the folder that the scheduler runs in."""
+"""File with the outcomes of all updates, in the scheduler's working directory."""
 PATIENCE_S = 5.0
 
 
 def command(environ: Mapping[str, str]) -> list[str]:
-    """Return `prophet coordinate` with what the experiment says: the options for NICs, the delay bound in versions, and
-    the longest time for which updates are gathered, such as 50ms.
+    """Return the command `prophet coordinate` with the experiment's settings: options for NICs, the delay bound in
+    versions, and the longest time to gather updates, such as 50ms.
     """
     argv = [sys.executable, "-m", "prophet_scheduler.cli.main", "coordinate"]
     argv += ["--listen", environ[settings.COORDINATOR], "--token-file", environ[settings.COORDINATOR_TOKEN_FILE]]
@@ -36,7 +36,7 @@ def command(environ: Mapping[str, str]) -> list[str]:
 
 @contextlib.contextmanager
 def coordinator(environ: Mapping[str, str]) -> Iterator[None]:
-    """Run a coordinator meanwhile if the job has one."""
+    """Run a coordinator within the context if the job has one."""
     if environ.get(settings.SCHEDULER) != settings.MLFABRIC:
         yield
         return

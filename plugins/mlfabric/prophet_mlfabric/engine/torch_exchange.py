@@ -1,4 +1,4 @@
-"""A script in PyTorch on BytePS's asynchronous servers: it wraps the optimizer, and no more.
+"""Exchange of a PyTorch script with BytePS's asynchronous servers: it only wraps the optimizer.
 
 Weights have to begin with zeros: BytePS's own asynchronous optimizer pulls the sum of all changes since the start
 (docs/corrections.md, Answering), and a broadcast is answered before the root has sent anything.
@@ -17,7 +17,7 @@ from prophet_scheduler.core import settings
 
 
 class AsynchronousInTorch:
-    """`asynchronous` says to a script that each worker's step is its own, `averages` that each counts for its share."""
+    """`asynchronous` tells a script that workers step separately, `averages` that a step counts for its share."""
 
     asynchronous = True
 
@@ -35,11 +35,11 @@ class AsynchronousInTorch:
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
     ) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
         if any(bool(weights.any()) for weights in model.parameters()):
-            raise ValueError("asynchronous training of BytePS's own forgets what weights begin with; begin with zeros")
+            raise ValueError("BytePS's own asynchronous training loses the initial weights; begin with zeros")
         return model, self._bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 
     def averaged(self, optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()  # gradients are this worker's alone
+        return contextlib.nullcontext()  # gradients stay this worker's own
 
     def close(self) -> None:
-        pass  # as in BytePS's examples; it ends with the process
+        pass  # as in BytePS's examples, BytePS ends with the process

@@ -1,5 +1,5 @@
 """MLfabric simulated: jobs of many workers on a virtual clock, scheduled by the algorithms of this package.
 
-`cluster` trains with the paper's algorithms (`settings`, `wire`, `sharing`), `training` is a real SGD problem to train,
-`tables` is what the paper reports.
+`cluster` trains with the paper's algorithms (using `settings`, `wire` and `sharing`), `training` has a real SGD problem
+to train, and `tables` has the paper's results.
 """

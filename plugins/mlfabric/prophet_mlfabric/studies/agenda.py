@@ -1,6 +1,6 @@
-"""Agenda of a loop over events: actions and their times.
+"""Agenda of an event loop: actions and their times.
 
-Rule of this file: the order of what was put down, and no clock; whose time it is, virtual or real, is the loop's.
+Rule of this file: the order of actions. It has no clock; the loop decides whether time is virtual or real.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Action = Callable[[], None]
 
 
 class Agenda:
-    """Actions in order of their times, in seconds, and those of one time in the order in which they came."""
+    """Actions ordered by time, in seconds; actions of the same time stay in the order in which they were added."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[float, int, Action]] = []
@@ -28,11 +28,10 @@ class Agenda:
         return self._entries[0][0] if self._entries else math.inf
 
     def at(self, time_s: float, action: Action) -> None:
-        """Add an action."""
         heapq.heappush(self._entries, (time_s, self._count, action))
         self._count += 1
 
     def take(self) -> tuple[float, Action]:
-        """Remove the next action. Return its time and itself. Raises IndexError without one."""
+        """Remove the next action; return its time and the action. Raises IndexError if there is none."""
         time_s, _, action = heapq.heappop(self._entries)
         return time_s, action

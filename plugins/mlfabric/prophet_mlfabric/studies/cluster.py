@@ -1,12 +1,12 @@
 """Training on a virtual clock: workers, a server, aggregators, a replica (MLfabric, sections 2 and 7).
 
-Rule of this file: who does what when. Models are a learner's, transfers transports.py's, decisions the scheduler's.
+Rule of this file: who does what when. The learner has the models, transports.py the transfers, the scheduler decides.
 
 A worker reads the model, computes an update, pushes it and, when the update is applied (or dropped), asks for the
-model again. *Asynchronous* servers apply every update on its own, *synchronous* ones all workers' updates as one step.
+model again. *Asynchronous* servers apply each update separately, *synchronous* ones all workers' updates as one step.
 
-Events of one time keep the order in which they were made (agenda.py), so one setting and seed give one run, bit for
-bit.
+Events of the same time keep the order in which they were made (agenda.py), so one setting and seed always give the same
+run, bit for bit.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from prophet_mlfabric.studies.transports import Blockwise, Carrier, Ring, Schedu
 from prophet_scheduler.core.errors import UserError
 
 HORIZON_S = 3600.0
-"""Jobs are stopped after this if nothing else stops them."""
+"""Virtual seconds after which a job is stopped if nothing else stops it."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """Way to train a job. `synchronous` servers apply all workers' updates as one step, others each on its own.
+    """Training method. `synchronous` servers apply all workers' updates as one step, others each update separately.
 
-    `transport` is the way of updates and models. `delay_bound` is tau_max, `divergence_bound` Div_max with a replica.
+    `transport` moves updates and models. `delay_bound` is tau_max, `divergence_bound` Div_max; None for no replica.
     """
 
     transport: type[Carrier]
@@ -66,16 +66,16 @@ TR_SYNC = Method(Tree, synchronous=True)
 
 
 class Trainee:
-    """Model and data of a job. Models and updates are values that the cluster only passes on.
+    """Model and data of a job. The cluster only passes models and updates on.
 
-    This one has no model, for runs in which only times matter: every norm is 1.
+    This base class has no model, for runs in which only times matter: every norm is 1.
     """
 
     def read(self) -> Any:
-        """Return the server's model as it is now; later steps do not change it."""
+        """Return a snapshot of the server's model, which later steps do not change."""
 
     def begin(self, worker: int, model: Any, now_s: float) -> None:
-        """Note that a worker has this model and begins to compute."""
+        """Handle that a worker has this model and begins to compute."""
 
     def compute(self, worker: int, model: Any) -> tuple[Any, float]:
         """Return an update from this model, and its norm."""
@@ -85,19 +85,19 @@ class Trainee:
         """Move the server's model by the sum of these updates (Eq. 2)."""
 
     def replicate(self, updates: Sequence[Any]) -> None:
-        """Move the replica's model by the same step."""
+        """Move the replica's model by the sum of these updates."""
 
     def observe(self, now_s: float, applied: int) -> None:
-        """Note that the server or the replica has moved; `applied` counts workers' updates."""
+        """Handle that the server's or replica's model has moved; `applied` counts updates applied at the server."""
 
 
 @dataclass
 class Record:
-    """Record of a run.
+    """Record of a run. Times in virtual seconds.
 
-    One entry for each applied update, in order: `applied_s`, `delays` (Eq. 9's) and `by_worker`. `sent_to_server`,
-    `sent_to_replica` count transfers that reached these, `replicated` the updates in the latter. `dropped_s` has a time
-    for each dropped update, `ready_s` one for each all-reduce: when the last worker's update was computed.
+    `applied_s`, `delays` (Eq. 9's) and `by_worker` have one entry for each applied update, in order. `sent_to_server`
+    and `sent_to_replica` count transfers to these, `replicated` the updates in the latter. `dropped_s` has a time for
+    each dropped update, `ready_s` one for each all-reduce: when the last worker's update was computed.
     """
 
     applied_s: list[float] = field(default_factory=list)
@@ -116,7 +116,7 @@ class Record:
 
     @property
     def dropped_part(self) -> float:
-        """Part of all updates, computed and scheduled, that was dropped."""
+        """Fraction of updates that were dropped, among those applied or dropped."""
         return len(self.dropped_s) / max(1, len(self.dropped_s) + len(self.applied_s))
 
 
@@ -130,10 +130,10 @@ def run(
     iterations: int | None = None,
     rates: Rates | None = None,
 ) -> Record:
-    """Train for `horizon_s` virtual seconds, or until `stop()` is True, which is asked after every step of the server.
+    """Train for `horizon_s` virtual seconds, or until `stop()`, called after every step of the server, is True.
 
-    With `iterations` a worker ends with so many updates, applied or dropped, and the job with the last worker. `rates`
-    are drawn where they are not given. Raises UserError without an end, and for a method that cannot be.
+    With `iterations` a worker ends after that many updates, applied or dropped, and the job with the last worker.
+    `rates` are drawn if they are not given. Raises UserError if nothing ends the run, or for an invalid value.
     """
     if horizon_s is not None and not 0 < horizon_s < math.inf:
         raise UserError(f"a job of {horizon_s} seconds: give a number above 0")
@@ -148,7 +148,7 @@ def run(
 
 
 class StudiedCluster:
-    """One job on one cluster. Transports tell it what has happened; `run` is for others."""
+    """One job on one cluster. Transports call all methods except `run`."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class StudiedCluster:
         self.version = 0
         self._agenda = Agenda()
         self.at = self._agenda.at
-        """Have an action done at a time, in seconds."""
+        """Schedule an action for a time, in seconds."""
         self._numbers = itertools.count()
         self._stop, self._stopped = stop, False
         self._iterations = math.inf if iterations is None else iterations
@@ -210,13 +210,13 @@ class StudiedCluster:
         self._next_round(worker)
 
     def applied(self, updates: Sequence[Update]) -> None:
-        """Apply these updates, which are at the server; all earlier ones are applied."""
+        """Apply these updates, which have arrived at the server; all earlier ones are applied."""
         for update in updates:
             worker, payload = self._payloads.pop(update.id)
             self._at_server.append((worker, update, payload))
         record, before = self.record, len(self.record.by_worker)
         while len(self._at_server) >= self.updates_per_step:
-            # In the order of workers, so that no sum depends on who arrived first.
+            # In worker order, so that no sum depends on the order of arrival.
             step = sorted(self._at_server[: self.updates_per_step], key=lambda arrived: arrived[0])
             del self._at_server[: self.updates_per_step]
             self.learner.apply([payload for _, _, payload in step])
@@ -231,7 +231,7 @@ class StudiedCluster:
             self._next_round(worker)
 
     def copied(self, arrived: Sequence[tuple[int, Any]]) -> None:
-        """Note updates with their workers that are at the replica, which steps as the server does."""
+        """Apply updates, given with their workers, at the replica, in the same steps as at the server."""
         for update in arrived:
             self._at_replica.append(update)
             if len(self._at_replica) == self.updates_per_step:
@@ -245,7 +245,7 @@ class StudiedCluster:
         return self.setting.workers if self.method.synchronous else 1
 
     def payload(self, update: Update) -> tuple[int, Any]:
-        """Return the worker of an update and what it computed, until it is applied."""
+        """Return an update's worker and the value it computed. Only valid until the update is applied."""
         return self._payloads[update.id]
 
     def _next_round(self, worker: int) -> None:

@@ -1,10 +1,10 @@
 """The paper's cluster: workers, NICs, stragglers C1 to C3 and background traffic N1 to N3 (MLfabric, section 7).
 
-Rule of this file: what an experiment is set to, and the random draws that follow from a seed. Nothing runs here.
+Rule of this file: an experiment's settings, and the random draws that follow from a seed. Nothing runs here.
 
-Thirty workers sit on fifteen machines, two to a machine and its NIC, 10 Gbit/s each way. A computation is slowed by a
-factor with some probability. Every `period_s` each direction of each worker machine's NIC draws a rate; the server and
-the replica have machines of their own and keep theirs. The monitor reports a rate `report_lag_s` late.
+Thirty workers run on fifteen machines, two sharing a machine and its NIC, 10 Gbit/s each way. A computation is slowed
+by a factor with some probability. Every `period_s` each direction of each worker machine's NIC draws a rate. The server
+and the replica have their own machines, with constant rates. The monitor reports a rate `report_lag_s` late.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RESNET152_BYTES = 240e6
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Stragglers: with `chance` a computation takes `factor` times as long."""
+    """Stragglers: with probability `chance` a computation takes `factor` times as long."""
 
     chance: float
     factor: float
@@ -42,7 +42,7 @@ class Stragglers:
 
 @dataclass(frozen=True)
 class TrafficMix:
-    """Rates in bytes per second that a direction of a NIC can have, each with its probability."""
+    """Rates (bytes per second) of a NIC's direction, with probabilities; one is drawn every `period_s`."""
 
     rates: tuple[float, ...]
     chances: tuple[float, ...]
@@ -71,14 +71,14 @@ NETWORK: Mapping[str, TrafficMix] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One experiment's cluster. The defaults are the paper's: section 7, and section 2 for what a computation takes.
+    """One experiment's cluster. The defaults are the paper's: section 7, and section 2 for computation times.
 
-    `compute_s` is one update's computation, `model_bytes` the size of a model and of an update, `overlap` the part of a
-    computation beside which a ring all-reduce may already travel (section 2: 100 ms of computing and 160 ms of
-    communication make 200 ms, so 60 ms of it), and of a slow one for no longer. Batches are put in order every
-    `batch_s`; where MLfabric is `eager`, sooner if the server's NIC would have nothing left to receive, and a model is
-    sent as soon as anything is left of that NIC, as in real jobs. `block_bytes` is what a synchronous server sums and
-    answers at a time; the default is BytePS's.
+    `compute_s` is one update's computation, `model_bytes` the size of a model and of an update. `overlap` is the
+    fraction of a computation that a ring all-reduce can overlap (section 2: 100 ms of computation and 160 ms of
+    communication take 200 ms, so 60 ms); a straggler's overlap is no longer. Batches are ordered every `batch_s`. If
+    `eager`, as in real jobs, a batch is ordered sooner if the server's NIC would have nothing left to receive, and a
+    model is sent as soon as that NIC has bandwidth left. `block_bytes` is the unit in which a synchronous server sums
+    and answers; the default is BytePS's.
     """
 
     stragglers: Stragglers = COMPUTE["C1"]
@@ -108,16 +108,16 @@ class Setting:
 
     @property
     def server(self) -> Node:
-        """Node after the worker machines."""
+        """Node of the server, after the worker machines."""
         return self.machines
 
     @property
     def replica(self) -> Node:
-        """Node after the server."""
+        """Node of the replica, after the server."""
         return self.machines + 1
 
     def machine_of(self, worker: int) -> Node:
-        """Return the machine of a worker: workers go round the machines."""
+        """Return a worker's machine; workers are assigned round-robin."""
         return worker % self.machines
 
 
@@ -130,37 +130,37 @@ class Rates:
 
     @classmethod
     def draw(cls, setting: Setting, horizon_s: float) -> Rates:
-        """Return the rates of at least `horizon_s` seconds; after them the last ones stay. One seed, one draw."""
+        """Draw rates for at least `horizon_s` seconds; the last ones hold from then on. A seed fixes the draw."""
         periods = max(1, math.ceil(horizon_s / setting.traffic.period_s))
         random = np.random.default_rng([setting.seed, 1])
         shape = (setting.machines, 2, periods)
-        # Period by period, so that a longer horizon begins with a shorter one's rates.
+        # Period by period, so that a longer horizon starts with the rates of a shorter one.
         drawn = random.choice(len(setting.traffic.rates), size=shape[::-1], p=setting.traffic.chances).T
         return cls(setting, np.minimum(np.array(setting.traffic.rates)[drawn], setting.bandwidth))
 
     def changes(self) -> list[float]:
-        """Return the times between two periods."""
+        """Return the times at which a new period begins, without the first."""
         return [self.setting.traffic.period_s * place for place in range(1, self.values.shape[2])]
 
     def network(self) -> NetworkState:
-        """Return the NICs as they will be: worker machines, then server and replica."""
+        """Return the true NICs over time: worker machines, then server and replica."""
         changes, dedicated = self.changes(), [Link.constant(self.setting.bandwidth)] * 2
         up, down = ([Link.stepwise(changes, row.tolist()) for row in self.values[:, way]] for way in (0, 1))
         return NetworkState([*up, *dedicated], [*down, *dedicated])
 
     def at(self, time_s: float) -> tuple[list[float], list[float]]:
-        """Return uplinks and downlinks of all nodes at one time; before the start, as at the start."""
+        """Return the rates of all nodes' uplinks and downlinks at a time; before the start, those at the start."""
         period = min(max(0, int(time_s // self.setting.traffic.period_s)), self.values.shape[2] - 1)
         dedicated, now = [self.setting.bandwidth] * 2, self.values[:, :, period]
         return [*now[:, 0].tolist(), *dedicated], [*now[:, 1].tolist(), *dedicated]
 
     def reported(self, time_s: float) -> NetworkState:
-        """Return what the monitor has reported by then, as if it would hold for ever."""
+        """Return the rates that the monitor has reported by `time_s`, as constant from then on."""
         return NetworkState.of_rates(*self.at(time_s - self.setting.report_lag_s))
 
 
 class Computations:
-    """Seconds of each computation of each worker; a worker's draws do not depend on the others' progress."""
+    """Duration of each computation of each worker; a worker's draws do not depend on the others' progress."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting

@@ -1,9 +1,9 @@
-"""Transfers that share links fairly: what a network does that nobody controls (MLfabric, figure 1a).
+"""Transfers that share links fairly, as on a network without a scheduler (MLfabric, figure 1a).
 
-Rule of this file: flows, their rates and their ends. What a flow carries is the caller's.
+Rule of this file: flows, their rates and their ends. The caller knows what a flow carries.
 
-Rates are max-min fair: all flows grow together until a link is full; its flows stop there and the others go on. They
-are worked out anew whenever a flow begins or ends or a link changes.
+Rates are max-min fair: all flows' rates grow together until a link is full; its flows stop there and the others grow
+on. They are recomputed whenever a flow starts or ends or a link changes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from prophet_mlfabric.network import Node
 
 ROUNDING_S = 1e-9
-"""A flow with less than this left has ended."""
+"""A flow has ended if its remaining bytes take less than this, in seconds at its rate."""
 
 
 def fair_rates(paths: NDArray[np.intp], capacities: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -37,7 +37,7 @@ def fair_rates(paths: NDArray[np.intp], capacities: NDArray[np.float64]) -> NDAr
 
 
 class SharedNetwork:
-    """Flows between nodes with an uplink and a downlink each."""
+    """Flows between nodes, each with an uplink and a downlink."""
 
     def __init__(self, up: Sequence[float], down: Sequence[float]) -> None:
         self._nodes = len(up)
@@ -50,7 +50,7 @@ class SharedNetwork:
         self._next_id = 0
 
     def start(self, source: Node, destination: Node, size_bytes: float, now_s: float) -> int:
-        """Begin a flow. Return its number."""
+        """Start a flow. Return its number."""
         self._advance(now_s)
         self._ids = np.append(self._ids, self._next_id)
         self._left = np.append(self._left, size_bytes)
@@ -60,13 +60,13 @@ class SharedNetwork:
         return self._next_id - 1
 
     def change(self, up: Sequence[float], down: Sequence[float], now_s: float) -> None:
-        """Give the links other rates from now on."""
+        """Set the links' rates from now on."""
         self._advance(now_s)
         self._capacities = np.array([*up, *down], float)
         self._share()
 
     def next_end_s(self) -> float:
-        """Return the end of the next flow if nothing changes; infinity without flows."""
+        """Return the time at which the next flow ends if nothing changes; infinity without flows."""
         return math.inf if not len(self._ids) else self._now_s + float((self._left / self._rates).min())
 
     def ended(self, now_s: float) -> list[int]:

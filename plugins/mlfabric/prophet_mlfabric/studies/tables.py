@@ -1,6 +1,6 @@
-"""The paper's tables from the simulation (MLfabric, section 7): Table 2, and what the text says around it.
+"""The paper's tables from the simulation (MLfabric, section 7): Table 2, and figures in the text around it.
 
-Rule of this file: runs and ratios. What the paper printed stands here as data and is used by nothing that runs.
+Rule of this file: runs and ratios. The paper's printed values are here as data; no run uses them.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ PAPER_TABLE_2: Mapping[tuple[str, str], float] = {
 """Speedup of MLfabric-A in time to 74 % accuracy over RR-Sync, as printed."""
 
 PAPER_SCHEDULING_MS: Mapping[int, float] = {100: 30.0, 500: 440.0, 1000: 1460.0}
-"""Milliseconds to schedule a batch of so many updates, section 7.4, in C++ on the paper's machine."""
+"""Milliseconds to schedule a batch, by its number of updates; section 7.4, in C++ on the paper's machine."""
 
 RATES = ("equal", "N2", "uniform")
-"""Every NIC at 10 Gbit/s; drawn from N2; uniform from 1 to 10 Gbit/s. The paper does not say which."""
+"""NIC rates: all 10 Gbit/s; drawn from N2; uniform from 1 to 10 Gbit/s. The paper does not say which it used."""
 
 DELAY_BOUND = 30
 """Versions, as in the paper's MLfabric-A-30 (section 7)."""
 
 STEPS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
-"""Candidates for the step of each method."""
+"""Candidates for each method's step size."""
 
 
 @dataclass(frozen=True)
 class TableCell:
     """One cell of Table 2. Times in seconds.
 
-    `throughput` compares times at equal numbers of updates, `to_target` times to one loss of a real SGD job, each
-    method with its best step. Both are RR-Sync's time over MLfabric's.
+    `throughput` compares times for equal numbers of updates, `to_target` times to the same loss of a real SGD job, each
+    method with its best step size; None without such a job. Both are RR-Sync's time over MLfabric's.
     """
 
     compute: str
@@ -73,7 +73,7 @@ def table_2_cell(
     """Return one cell of Table 2 for one seed.
 
     An iteration is as many applied updates as there are workers. With a `problem`, jobs also train it until the loss
-    exceeds its least by at most the part `excess`.
+    exceeds its minimum by at most the fraction `excess`.
     """
     setting, methods = setting_of(compute, network, seed), (RR_SYNC, mlfabric_a(DELAY_BOUND))
     ring, mlfabric = (run(setting, method, horizon_s=horizon_s) for method in methods)
@@ -96,11 +96,11 @@ def table_2_cell(
 
 @dataclass(frozen=True)
 class RingComparison:
-    """Parts of MLfabric-A's time beside a ring's. Seconds are means for as many updates as workers.
+    """MLfabric-A's time compared with a ring's. Times are means, in seconds, for as many updates as workers.
 
     A ring's iteration is `computing_s`, until the slowest worker has its update, and `transfers_s` after that.
-    MLfabric's server gets `updates_a_message` in one transfer, sums counted, and its NIC receives for the part `busy`
-    of the time.
+    MLfabric's server gets `updates_a_message` updates per transfer on average, with those in sums, and its NIC receives
+    for the fraction `busy` of the time.
     """
 
     ring_s: float
@@ -112,25 +112,25 @@ class RingComparison:
 
     @property
     def ratio(self) -> float:
-        """Time of the ring over MLfabric's: above 1 where MLfabric is ahead."""
+        """Time of the ring over MLfabric's: above 1 if MLfabric is faster."""
         return self.ring_s / self.mlfabric_s
 
     def idle(self, compute_s: float) -> float:
-        """Return the part of a ring's iteration in which a worker that is not slow neither computes nor sends."""
+        """Return the fraction of a ring's iteration in which a worker, if no straggler, neither computes nor sends."""
         return max(0.0, self.computing_s - compute_s) / self.ring_s
 
     def needed(self, update_s: float, workers: int) -> float:
-        """Return the updates a message with which a server's NIC that is never idle would be as fast as the ring.
+        """Return the updates per message at which a server's NIC that is never idle would be as fast as the ring.
 
-        `update_s` is how long the NIC receives one message.
+        `update_s` is the time in which the NIC receives one message.
         """
         return workers * update_s / self.ring_s
 
 
 def compare_with_ring(setting: Setting, ring: Record, mlfabric: Record, until_s: float) -> RingComparison:
-    """Compare two jobs on the same cluster, the one under RR_SYNC and the other, until then, under MLfabric-A.
+    """Compare two jobs on the same cluster: one under RR_SYNC, and one under MLfabric-A up to `until_s`.
 
-    Raises UserError where one of them has not come to as many updates as there are workers.
+    Raises UserError if either has fewer updates than there are workers.
     """
     steps = len(ring.applied_s) // setting.workers
     updates = sum(time_s <= until_s for time_s in mlfabric.applied_s)
@@ -156,9 +156,9 @@ def lda_setting() -> Setting:
 
 
 def replication_savings(bounds: Sequence[float], horizon_s: float = 60.0) -> dict[float, float]:
-    """Return figure 9's data in C1-N1: how many updates a transfer to the replica carries, by bound in updates.
+    """Return figure 9's data in C1-N1: mean number of updates in a transfer to the replica, by divergence bound.
 
-    Updates have norm 1 and no momentum, so that a bound counts updates.
+    Updates have norm 1 and no momentum, so a bound is a number of updates.
     """
     savings = {}
     for bound in bounds:

@@ -1,9 +1,9 @@
 """A small real SGD problem, trained on the virtual clock (MLfabric, section 2, Eqs. 1 and 2; section 3.1).
 
-Rule of this file: models, gradients, losses. When a gradient is computed and applied is the cluster's.
+Rule of this file: models, gradients, losses. The cluster decides when a gradient is computed and applied.
 
-The problem is logistic regression with an L2 term on synthetic data: convex, as section 3.1 assumes, and with features
-of very different scales, so that the step is limited by the steep directions and progress by the flat ones.
+The problem is logistic regression with an L2 term on synthetic data. It is convex, as section 3.1 assumes, and its
+features have very different scales, so that steep directions limit the step size and flat ones the progress.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SgdProblem:
 
     @classmethod
     def synthetic(cls, samples: int = 3000, dimensions: int = 30, condition: float = 30.0, seed: int = 0) -> SgdProblem:
-        """Features with variances from 1 down to 1 / `condition`; labels of a random model, one in twenty wrong."""
+        """Return features with variances from 1 down to 1 / `condition`, and a random model's labels, 5 % flipped."""
         random = np.random.default_rng([seed, 10])
         scales = np.sqrt(np.geomspace(1.0, 1.0 / condition, dimensions))
         features = random.normal(size=(samples, dimensions)) * scales
@@ -69,7 +69,7 @@ class SgdProblem:
 
 @dataclass(frozen=True)
 class StepSize:
-    """Learning rate: `constant`, or `constant` / sqrt(`delay_bound` * t) at the t-th step where a bound is given."""
+    """Learning rate: `constant`, or `constant` / sqrt(`delay_bound` * t) at the t-th step if a bound is given."""
 
     constant: float
     delay_bound: int | None = None
@@ -86,14 +86,14 @@ class StepSize:
 
 @dataclass
 class LossCurve:
-    """Loss of the server's model: at `times_s[i]`, after `updates[i]` updates, it was `losses[i]`."""
+    """Loss of the server's model: `losses[i]` at `times_s[i]`, after `updates[i]` updates."""
 
     times_s: list[float] = field(default_factory=list)
     updates: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
 
     def time_to(self, loss: float) -> float:
-        """Return the time at which the loss was first at or below this; infinity if never."""
+        """Return the time at which the loss was first at or below `loss`; infinity if never."""
         return next((time for time, now in zip(self.times_s, self.losses, strict=True) if now <= loss), math.inf)
 
     def updates_to(self, loss: float) -> float:
@@ -104,8 +104,8 @@ class LossCurve:
 class Sgd(Trainee):
     """SGD with momentum on a problem (Eqs. 1 and 2): a learner for the cluster.
 
-    A worker's batches are drawn from its own stream: its i-th update uses the same samples whatever else happens.
-    `every` is after how many updates the loss is taken down, and `record` that of the run that `train` made.
+    Each worker draws its batches from its own stream: its i-th update uses the same samples whatever else happens. The
+    loss is recorded in `curve` every `every` updates. `record` is that of the run by `train`.
     """
 
     problem: SgdProblem
@@ -157,7 +157,7 @@ def train(
     target: float | None = None,
     every: int = 30,
 ) -> Sgd:
-    """Return a learner that has trained for `horizon_s` virtual seconds, or until the loss was at or below `target`."""
+    """Return a learner trained for `horizon_s` virtual seconds, or until its loss was at or below `target`."""
     learner = Sgd(problem, step, method.momentum, every=every, seed=setting.seed)
     learner.observe(0.0, 0)
 
@@ -178,8 +178,8 @@ def loss_curves(
 ) -> Mapping[int | None, Sgd]:
     """Return the loss over virtual time of MLfabric-A for several delay bounds; None is no bound.
 
-    The step is C / sqrt(tau_max t) with one C for all (section 3.1). Without a bound tau_max is the greatest delay that
-    such a job is seen to have.
+    The step size is C / sqrt(tau_max t) with the same C for all (section 3.1). Without a bound, tau_max is the greatest
+    delay observed in such a job.
     """
     trained: dict[int | None, Sgd] = {}
     for bound in delay_bounds:
@@ -192,10 +192,10 @@ def loss_curves(
 def best_step(
     setting: Setting, method: Method, problem: SgdProblem, constants: Sequence[float], target: float, horizon_s: float
 ) -> tuple[float, Sgd]:
-    """Return the constant step with which a method reaches `target` first, and that run.
+    """Return the constant step size with which a method reaches `target` first, and that run.
 
-    Every method gets its own best one of the same list. A synchronous step sums all workers' updates, so there it is
-    divided by their number. Raises UserError where none arrives.
+    Every method chooses from the same list. A synchronous step sums all workers' updates, so its size is divided by
+    their number. Raises UserError if none reaches the target.
     """
     share = setting.workers if method.synchronous else 1
     best: tuple[float, Sgd] | None = None

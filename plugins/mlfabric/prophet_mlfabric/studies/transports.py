@@ -1,6 +1,6 @@
-"""Ways of updates to the server and of models back: MLfabric's way, and those that it is compared with.
+"""Transports of updates to the server and of models back: MLfabric's, and those it is compared with.
 
-Rule of this file: what travels when, over which links. Who computes, and what an update does, are the cluster's.
+Rule of this file: what is sent when, over which links. The cluster decides who computes, and applies updates.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 class Carrier(Protocol):
-    """Updates to the server and models back."""
+    """Transport of updates to the server and of models back."""
 
     def __init__(self, cluster: StudiedCluster, rates: Rates) -> None: ...
 
     def push(self, worker: int, update: Update) -> None:
-        """Take an update that the worker has computed; the cluster hears when it is applied or dropped."""
+        """Send an update that the worker has computed; tell the cluster when it is applied or dropped."""
 
     def pull(self, worker: int) -> None:
-        """Take a worker's request for the model after its update; the cluster hears when it has it."""
+        """Send a worker the model after its update; tell the cluster when the worker has it."""
 
 
 class Scheduled:
@@ -55,7 +55,7 @@ class Scheduled:
         self._ready: list[Update] = []
         self._requests: list[int] = []
         self._closes_s = self._tick_s = math.inf
-        """Latest time at which the batch of ready updates is put in order, and that of the next decision."""
+        """Latest time at which the batch of ready updates is ordered, and the time of the next decision."""
         self._server_at, self._replica_at = [-math.inf], [-math.inf]
         self._copies: dict[int, tuple[int, Any]] = {}
 
@@ -70,7 +70,7 @@ class Scheduled:
         self._tick_soon()
 
     def _next_multiple_s(self) -> float:
-        """Return the next multiple of the interval that has not been: a tick asks for the one after it."""
+        """Return the next future multiple of `batch_s`: at a tick, the one after it."""
         batch_s = self._cluster.setting.batch_s
         return (math.floor(self._cluster.now_s / batch_s + 1e-9) + 1) * batch_s
 
@@ -95,7 +95,7 @@ class Scheduled:
 
     def _tick(self, time_s: float) -> None:
         if time_s != self._tick_s:
-            return  # an earlier one took its place
+            return  # an earlier tick replaced it
         self._tick_s = math.inf
         now, setting = self._cluster.now_s, self._cluster.setting
         network, until = self._wire.believed(now)
@@ -107,7 +107,7 @@ class Scheduled:
                 self._cluster.dropped(update)
             self._carry_out(schedule)
             network, _ = self._wire.believed(now)
-        # Requests that come while nothing is left of the server's NIC are answered together, with a fresher model.
+        # Requests that arrive while the server's NIC is fully used are answered together, with a fresher model.
         patience_s = 0.0 if setting.eager else setting.batch_s
         if self._requests and network.uplinks[setting.server].first_free(now) <= now + patience_s:
             workers, self._requests = self._requests, []
@@ -126,7 +126,7 @@ class Scheduled:
                 self._copies.update({update.id: cluster.payload(update) for update in arrival.transfer.updates})
         cluster.record.sent_to_server += len(schedule.commits)
         cluster.record.sent_to_replica += len(schedule.copies)
-        # Server and replica each wait for their own earlier updates and the other's position; one can always go on.
+        # Server and replica each wait for their own earlier updates and the other's position; one can always proceed.
         commits, copies = list(schedule.commits), list(schedule.copies)
         server, replica = self._server_at, self._replica_at
         while commits or copies:
@@ -156,7 +156,7 @@ class Scheduled:
 
 
 class _Fair:
-    """Transfers on a network without control: they share its links."""
+    """Transfers without a scheduler, which share links fairly."""
 
     def __init__(self, cluster: StudiedCluster, rates: Rates) -> None:
         self._cluster = cluster
@@ -189,7 +189,7 @@ class _Fair:
 
 
 class Shared(_Fair):
-    """A parameter server: updates are applied in the order in which they arrive, and models are sent at once."""
+    """A parameter server: updates are applied in order of arrival, and models are sent at once."""
 
     def push(self, worker: int, update: Update) -> None:
         cluster, server = self._cluster, self._cluster.setting.server
@@ -206,8 +206,8 @@ class Shared(_Fair):
 class Blockwise(_Fair):
     """A synchronous parameter server that sums and answers block by block, as BytePS's does.
 
-    A worker pushes its blocks one after another, and pulls each once the server has it of all workers: pushing and
-    pulling overlap but for one block. Blocks are counted from the start of the job.
+    A worker pushes its blocks one after another, and pulls each once the server has it from all workers: pushing and
+    pulling overlap except for one block. Blocks are numbered from the start of the job.
     """
 
     def __init__(self, cluster: StudiedCluster, rates: Rates) -> None:
@@ -220,7 +220,7 @@ class Blockwise(_Fair):
         self._pulled = [0] * setting.workers
         self._pulling = [False] * setting.workers
         self._wanted: dict[int, int] = {}
-        """Blocks that a worker has once it has the model that it waits for, by worker."""
+        """By worker that waits for a model: the number of blocks pulled by the time it has it."""
 
     def push(self, worker: int, update: Update) -> None:
         self._cluster.record.sent_to_server += 1
@@ -260,13 +260,13 @@ class Blockwise(_Fair):
 
 
 class _AllReduce:
-    """All workers' updates are summed among their machines and are everywhere at once; the server is no machine."""
+    """All workers' updates are summed among their machines and arrive everywhere at once; no machine is the server."""
 
     def __init__(self, cluster: StudiedCluster, rates: Rates) -> None:
         self._cluster = cluster
         self._updates: list[Update] = []
         self._ready_s = [-math.inf] * cluster.setting.machines
-        """Time at which each machine had the updates of all of its workers."""
+        """Time at which each machine had all its workers' updates."""
 
     def push(self, worker: int, update: Update) -> None:
         cluster = self._cluster
@@ -281,18 +281,18 @@ class _AllReduce:
         self._cluster.has_model(worker, self._cluster.learner.read(), self._cluster.version)
 
     def end_s(self, ready_s: Sequence[float]) -> float:
-        """Return the end of a sum whose parts the machines have at these times, the last of them now."""
+        """Return the end of an all-reduce whose inputs the machines have at these times, the last of them now."""
         raise NotImplementedError
 
 
 class Ring(_AllReduce):
-    """Section 2: 2 (n - 1) steps, in each of which every machine sends the next one an n-th of the model.
+    """Ring all-reduce of section 2: 2 (n - 1) steps, in each of which every machine sends the next 1/n of the model.
 
-    Each step waits for the one before it at the neighbour, for what is still under way on the link, and for a neighbour
-    that is still computing. So a slow link or computation anywhere holds all others up within a few steps.
+    Each step waits for the previous step at the neighbor, for transfers still in flight on the link, and for the
+    receiver to have computed. So a slow link or computation anywhere delays all machines within a few steps.
 
-    The first part of an update can travel beside the computing of its last (`Setting.overlap`), but of a slow
-    computation no more than of others.
+    The first part of an update can be sent while the last is computed (`Setting.overlap`); a straggler overlaps no more
+    than others.
     """
 
     def __init__(self, cluster: StudiedCluster, rates: Rates) -> None:
@@ -315,7 +315,7 @@ class Ring(_AllReduce):
 
 
 class Tree(_AllReduce):
-    """Section 7: sums up a binary tree of machines and results down again, each node when it has all it needs."""
+    """Tree all-reduce of section 7: sums go up a binary tree of machines and results go down, each as soon as ready."""
 
     def __init__(self, cluster: StudiedCluster, rates: Rates) -> None:
         super().__init__(cluster, rates)

@@ -1,10 +1,10 @@
-"""True course of scheduled transfers, and what the scheduler may know of it (MLfabric, section 4).
+"""True timing of scheduled transfers, and the part of it that the scheduler may know (MLfabric, section 4).
 
 Rule of this file: transfers in, their true ends out. It applies nothing and decides nothing.
 
-A schedule is carried out by reserving its transfers in the true network in its order: each gets at every moment what
-those before it leave. What the scheduler believes is made afresh for every batch: the rates that the monitor has
-reported, less what is left of the transfers under way.
+A schedule is carried out by reserving its transfers, in order, in the true network: each always gets the bandwidth that
+earlier ones leave. The scheduler's view is computed for every batch: the rates that the monitor has reported, less the
+rest of the transfers in flight.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from prophet_mlfabric.studies.settings import Rates
 
 @dataclass(frozen=True, eq=False)
 class Sent:
-    """A transfer that has been started. It cannot begin without those in `after`."""
+    """A transfer that was sent. It cannot begin before those in `after` have ended."""
 
     source: Node
     destination: Node
@@ -43,7 +43,7 @@ class Wire:
     def send(
         self, source: Node, destination: Node, size_bytes: float, now_s: float, after: Sequence[Sent] = ()
     ) -> Sent:
-        """Start a transfer once those in `after` have ended; it yields to all that were sent before it."""
+        """Send a transfer once those in `after` have ended, with lower priority than all sent before it."""
         start = max((sent.end_s for sent in after), default=now_s)
         end, pieces = self._true.pieces(source, destination, size_bytes, max(now_s, start))
         self._true.take(source, destination, pieces)
@@ -52,9 +52,8 @@ class Wire:
         return sent
 
     def believed(self, now_s: float) -> tuple[NetworkState, dict[Node, float]]:
-        """Return what the scheduler plans with, and when it expects each node to have all that is under way to it.
-
-        That is minus infinity for a node that nothing is under way to.
+        """Return the network that the scheduler plans with, and when it expects all transfers in flight to each node to
+        end; minus infinity if there are none.
         """
         self._true.forget(now_s)
         self._under_way = [sent for sent in self._under_way if sent.end_s > now_s]

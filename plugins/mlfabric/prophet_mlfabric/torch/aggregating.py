@@ -1,14 +1,14 @@
-"""Sums of several workers' updates at one of them, and the model back to their workers.
+"""Sums of several workers' updates at one of the workers, which returns the model to the others.
 
-Rule of this file: an aggregator's work on its updates, and its members' waiting. The coordinator decides which updates
-are summed where (MLfabric, Algorithm 3); exchange.py carries bytes.
+Rule of this file: how an aggregator sums, and how its members wait. The coordinator decides which updates are summed
+where (MLfabric, Algorithm 3); exchange.py sends the bytes.
 
 A member sends its update to the aggregator and waits for the answer, the model. A thread of the aggregator, beside its
-training, sums a collection, asks when the sum may go, pushes it as one update, reads the model, and answers its members
-with it. So they get it over a link other than the server's. The counts in the blocks add up in a sum as the weights do.
+training, sums a collection, waits until the sum may go, pushes it as one update, reads the model, and answers its
+members with it. So they do not get it over the server's link. The counts in the blocks add up like the weights.
 
-A member whose update is lost (its aggregator died or was too late), or whose model does not come within MODEL_S after
-its update was applied, reads the server's model.
+If a member's update is lost (its aggregator died or was too late), or the model does not arrive within MODEL_S after
+the update was applied, the member reads the server's model.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ UPDATE = 1
 MODEL_S = 10.0
 """Seconds that a member waits for the model once its update is applied."""
 LAST_S = 5.0
-"""Seconds that an ended worker waits for updates to sum: members may have died, and theirs never come."""
+"""Seconds that an ended worker waits for updates to sum: those of dead members never arrive."""
 CLOSE_S = 30.0
 MOST_KEPT, MOST_KEPT_BYTES = 64, 1 << 30
-"""Maximum updates kept that are in no collection yet, and their bytes, but for the newest. One more replaces the
-oldest, and the coordinator tells its member in the end.
+"""Maximum number and bytes of updates kept that are in no collection yet; one is always kept. Another one replaces the
+oldest; the coordinator will report that update as lost.
 """
 
 Kept: TypeAlias = tuple[bytes, Callable[[bytes], None]]
@@ -50,26 +50,26 @@ logger = logging.getLogger("prophet_scheduler")
 
 
 class SummingWorker:
-    """Worker's part in sums, as a member and as an aggregator, which it offers to its coordinator, until `close`.
+    """A worker's part in sums, as a member and as an aggregator, until `close`.
 
-    It listens at `host`, this worker's address for others, who prove with `key`. Without a bound on leads, members get
-    the model that has their sum; otherwise they read the server's.
+    It listens at `host`, this worker's address for others, which authenticate with `key`. Without a bound on leads,
+    members get the model with their sum; otherwise they read the server's.
     """
 
     def __init__(self, rounds: AsynchronousRounds, coordinator: CoordinatorClient, key: bytes, host: str) -> None:
-        """Raises OSError if nothing can listen at `host`."""
+        """Raises OSError if it cannot listen at `host`."""
         self._rounds = rounds
         self._coordinator = coordinator
         self._key = key
         self._ended = free_in_forks(threading.Condition())
         self._came: dict[tuple[int, int], Kept] = {}
-        """Updates by worker and its number."""
+        """Updates that have arrived, by worker and update number."""
         self._most_kept = max(1, min(MOST_KEPT, MOST_KEPT_BYTES // rounds.blocks.size_bytes))
         self._collections: dict[int, Collect] = {}
         self._ready: queue.SimpleQueue[tuple[int, list[Kept]] | None] = queue.SimpleQueue()
-        """Complete collections."""
+        """Complete collections; None ends the thread."""
         self._summing = 0
-        """Number of them that are not at the server yet."""
+        """Number of complete collections that the server does not have yet."""
         self._closing = False
         self.summed = 0
         """Number of updates in sums that this worker pushed."""
@@ -86,9 +86,9 @@ class SummingWorker:
     # As a member.
 
     def give(self, asking: Asking, permission: Permission, memory: torch.Tensor) -> bool:
-        """Send an update to the aggregator of its permission, perhaps this worker, and wait for its outcome.
+        """Send an update to the aggregator in its permission, perhaps this worker, and wait for its outcome.
 
-        Returns True if `memory` then is a whole version of the model with the update in it.
+        Return True if `memory` then is a whole version of the model with the update in it.
         """
         payload = memory.numpy().tobytes()
         try:
@@ -113,7 +113,7 @@ class SummingWorker:
     # As an aggregator.
 
     def collect(self, collection: Collect) -> None:
-        """Note a collection to sum here, in place of an earlier one of that number."""
+        """Register a collection to sum here; it replaces an earlier one of the same number."""
         with self._ended:
             if collection.members:
                 self._collections[collection.number] = collection
@@ -123,9 +123,9 @@ class SummingWorker:
         self._look()
 
     def close(self) -> None:
-        """Finish the collections, for at most LAST_S, since others have sent their updates here. Then take no more.
+        """Finish the collections, within LAST_S, since others have sent their updates here. Then accept no more.
 
-        Sums on their way to the server get there first, for at most CLOSE_S.
+        Wait up to CLOSE_S for sums in flight to the server.
         """
         with self._ended:
             self._ended.wait_for(lambda: not self._collections and not self._summing, LAST_S)
@@ -139,7 +139,7 @@ class SummingWorker:
         try:
             self._listener.serve()
         except Exception as error:
-            logger.warning("Prophet hears no more of other workers: %s: %s", type(error).__name__, error)
+            logger.warning("Prophet no longer listens to other workers: %s: %s", type(error).__name__, error)
         finally:
             self._listener.close()
 
@@ -157,7 +157,7 @@ class SummingWorker:
         self._look()
 
     def _look(self) -> None:
-        """Hand complete collections to the thread."""
+        """Hand complete collections to the summing thread."""
         with self._ended:
             for number, collection in list(self._collections.items()):
                 if all(member in self._came for member in collection.members):
@@ -170,7 +170,7 @@ class SummingWorker:
             try:
                 self._push_sum(*collection)
             except Exception as error:
-                # Its members read the server's model once the coordinator has given up the sum.
+                # The members read the server's model once the coordinator has given up on the sum.
                 logger.warning("Prophet could not sum %d updates: %s", len(collection[1]), error)
             finally:
                 with self._ended:
@@ -182,7 +182,7 @@ class SummingWorker:
         for payload, _ in parts[1:]:
             memory += _tensor(payload)
         if not self._coordinator.collected(number).result().goes or self._closing:
-            return  # the coordinator tells its members
+            return  # the coordinator tells the members
         blocks = self._rounds.blocks.views(memory)
         self._rounds.wire.push(blocks)
         self._coordinator.pushed_sum(number, self._rounds.blocks.size_bytes)

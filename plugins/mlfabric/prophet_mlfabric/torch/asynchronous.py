@@ -1,20 +1,20 @@
 """Asynchronous training of one optimizer: each worker's own weights, whole updates, whole versions.
 
-Rule of this file: a worker's round, and what it does when something is missing. weight_blocks.py has the memory, an
-`UpdateWire` the transfers, and a coordinator (client.py) gives permission.
+Rule of this file: a worker's round, and its fallbacks when something is missing. weight_blocks.py has the memory, an
+`UpdateWire` does the transfers, and a coordinator (client.py) gives permission.
 
  compute on these weights -> the program's own optimizer changes them -> ask -> permission -> push -> pull
 
-A worker pushes the change, the *update*. The gate is here: no block of an update goes to the engine before its
-permission. A dropped update is never handed over, and its worker goes on from fresh weights. Without a coordinator, or
-while it is away, updates go in order of arrival, and nobody waits for anybody.
+A worker pushes the change, the *update*. No block of an update goes to the engine before its permission. A dropped
+update is never pushed, and its worker continues from fresh weights. Without a coordinator, or while it is away, updates
+go in order of arrival, and nobody waits.
 
-Bounded lead. Where a worker's lead is bounded (section 6) it waits between push and pull, until the slowest is near
-enough; the coordinator knows who is where. With a staleness of 0 the workers are in step: all read the same model, and
-an update counts for its worker's share. So a round adds the mean of their changes.
+Bounded lead. If leads are bounded (section 6), a worker waits between push and pull until the slowest is near enough;
+the coordinator tracks their progress. With a staleness of 0 the workers are in step: all read the same model, and an
+update counts for its worker's share, so a round adds the mean of their changes.
 
-Whole versions. The wire applies an update as one, so between two updates all blocks of the model have the same counts.
-Where an update came between the pulls of two blocks, the blocks behind are asked for again until the counts agree.
+Whole versions. The wire applies an update atomically, so between two updates all blocks of the model have the same
+counts. If an update is applied between the pulls of two blocks, older blocks are pulled again until the counts agree.
 """
 
 from __future__ import annotations
@@ -37,56 +37,56 @@ if TYPE_CHECKING:  # a job without a coordinator loads none of it
 
 T = TypeVar("T")
 Give: TypeAlias = Callable[[Asking, Permission, torch.Tensor], bool]
-"""Sends an update to its aggregator and waits for its outcome (aggregating.py). It returns True if the memory then is a
+"""Sends an update to its aggregator and waits for its outcome (aggregating.py). Returns True if the memory then is a
 whole version of the model with the update in it."""
 RETRY_S = 0.002
 MOST_RETRY_S = 0.05
 PATIENCE_S = 10.0
-"""Seconds after which differing blocks will not agree any more: a worker has died in the middle of an update, on a
-server that applies blocks as they come."""
+"""Seconds of retries after which differing blocks are given up: a worker has died in the middle of an update, on a
+server that applies blocks as they arrive."""
 
 logger = logging.getLogger("prophet_scheduler")
 
 
 class UpdateWire(Protocol):
-    """Asynchronous server as rounds need it. Its methods return when the server has answered."""
+    """Asynchronous server as rounds need it. Methods return when the server has answered."""
 
     def push(self, blocks: Sequence[torch.Tensor]) -> None:
-        """Add all blocks to the server's, as one."""
+        """Add all blocks to the server's, atomically."""
 
     def pull(self, blocks: Sequence[torch.Tensor], places: Sequence[int]) -> None:
-        """Fill the blocks at these places with the server's."""
+        """Fill the blocks with the server's blocks at these places."""
 
     def pull_until(
         self, block: torch.Tensor, there: Callable[[], bool], who: str, sleep: Callable[[float], None]
     ) -> None:
-        """Pull the first block until `there()`, which `who` brings about."""
+        """Pull the first block until `there()` is True; `who` names the worker that makes it so."""
 
 
 class WholePulls:
-    """Reader of whole versions of the model from a wire; `counted` counts are behind the weights of a block."""
+    """Reader of whole versions of the model from a wire. Each block ends with `counted` counts."""
 
     def __init__(self, wire: UpdateWire, counted: int, sleep: Callable[[float], None]) -> None:
         self._wire, self._counted, self._sleep = wire, counted, sleep
 
     def read(self, blocks: Sequence[torch.Tensor], places: Sequence[int]) -> None:
-        """Read the blocks at these places, whatever is in them."""
+        """Read the blocks at these places, whatever they contain."""
         for place in places:
-            blocks[place].zero_()  # where a pull pushes as well, it adds nothing
+            blocks[place].zero_()  # if a pull also pushes, it adds zeros
         self._wire.pull([blocks[place] for place in places], places)
 
     def begun(self, blocks: Sequence[torch.Tensor]) -> None:
-        """Read all blocks once the root's first weights are there."""
+        """Read all blocks once the server has the root's first weights."""
         root = "worker 0, which has the first weights,"
         self._wire.pull_until(blocks[0], lambda: has_begun(counts_of(blocks[0], self._counted)), root, self._sleep)
         self.whole(blocks)
 
     def whole(self, blocks: Sequence[torch.Tensor]) -> int:
-        """Read all blocks, then those again that lack another's update. Returns how many were read again."""
+        """Read all blocks, then again those that lack an update that another has. Return how many were read again."""
         self.read(blocks, range(len(blocks)))
         waited_s, wait_s, again = 0.0, RETRY_S, 0
         while late := behind([counts_of(block, self._counted) for block in blocks]):
-            # Only waits count: a process that was stopped meanwhile has not looked often enough to give up.
+            # Only waits count: a process that was suspended meanwhile has not retried often enough to give up.
             if waited_s >= PATIENCE_S:
                 warn_once("blocks of the model have had different updates for 10 s; they are used as they are")
                 break
@@ -101,7 +101,7 @@ class WholePulls:
 @dataclass
 class Tally:
     """Totals of a worker's rounds; delays are Eq. 9's. `lost` updates were sent but are not in the model.
-    `pulled_again` counts blocks asked for once more, `alone` rounds that waited for nobody though a lead is bounded.
+    `pulled_again` counts repeated pulls of blocks, `alone` rounds that waited for nobody although leads are bounded.
     """
 
     sent: int = 0
@@ -116,9 +116,9 @@ class Tally:
 class AsynchronousRounds:
     """Rounds of one worker with the weights in `blocks`; `worker` counts from 0, and worker 0 is the root.
 
-    `coordinator` None is order of arrival. `staleness` is in rounds, None for any lead. `version` is that of its
-    weights, `own_updates` the number of its own in them, `delay` that of its last update, and `resumed` the number of
-    updates in the model that the job began with.
+    `coordinator` is None for order of arrival. `staleness` is in rounds, None for any lead. `version` is the version of
+    its weights, `own_updates` the number of its own updates in them, `delay` the delay of its last update, and
+    `resumed` the number of updates in the model that the job began with.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class AsynchronousRounds:
         self.pulls = WholePulls(wire, blocks.counted, sleep)
         self._coordinator = coordinator
         self.give_to: Give | None = None
-        """Sends this worker's updates to be summed, where the coordinator says so; None if it cannot."""
+        """Sends this worker's updates to an aggregator if the coordinator decides so; None if it cannot."""
         self._lost: deque[Asking] = deque()
         self._rounds = self._own_before = 0
         self.version = 0
@@ -144,9 +144,9 @@ class AsynchronousRounds:
         self.tally = Tally()
 
     def start(self, before: int = 0) -> None:
-        """Make the root's weights the server's and everybody's. Returns when they are; every worker has to call it.
+        """Set the server's and all workers' weights to the root's. Returns when done; every worker must call it.
 
-        The root's have had `before` updates; what other workers pass is ignored.
+        The root's weights have had `before` updates; other workers' value is ignored.
         """
         blocks = self.blocks.blocks
         if self.worker == 0:
@@ -155,19 +155,19 @@ class AsynchronousRounds:
         self.pulls.begun(blocks)
         self._take()
         self.resumed = updates_before(self.blocks.counts(0))
-        # A worker that was restarted goes on after the rounds it did before.
+        # A restarted worker continues after the rounds it did before.
         self._rounds = self._own_before = self.own_updates
         self._clock(1)
 
     def round(self) -> bool:
-        """Send the change of the weights since the last round, and take the server's newest.
+        """Send the change of the weights since the last round, and take the server's newest weights.
 
-        False if the update was dropped. Returns with the coordinator away as well, after its client's bound.
+        Return False if the update was dropped. Returns even if the coordinator is away, after the client's bound.
         """
         blocks = self.blocks
         share = 1 / (blocks.counted - 1) if self.staleness == 0 else 1.0
         norm, size = blocks.hold_update(self.worker, share), blocks.size_bytes
-        # The coordinator takes no version that it has yet to be told; an update then counts as older than it is.
+        # The coordinator refuses versions that it does not know yet; an update then counts as older than it is.
         asking = self._with_coordinator(lambda it: it.ask(size, min(self.version, it.version), norm), None)
         permission = None
         if asking is not None:
@@ -189,17 +189,17 @@ class AsynchronousRounds:
         self._clock(1)
         self._see_lost()
         if goes and not counted:
-            self.delay = max(1, self.version - before)  # nobody counted; it is at most that
+            self.delay = max(1, self.version - before)  # an upper bound, since nobody counted
         return goes
 
     def _send(self, asking: Asking | None, permission: Permission | None) -> bool:
-        """Send the update, to the server or to its aggregator. True if the blocks then have a model with it."""
+        """Send the update to the server or an aggregator. Return True if the blocks then have a model with it."""
         if asking is not None and permission is not None and permission.aggregator is not None:
             if self.give_to is not None:
                 asking.outcome.add_done_callback(self._note)
                 return self._give(self.give_to, asking, permission)
             self._give_up(
-                ValueError(f"it has worker {permission.aggregator} sum updates, which this worker cannot send")
+                ValueError(f"it has worker {permission.aggregator} sum updates, but this worker cannot send there")
             )
         self.wire.push(self.blocks.blocks)
         if asking is not None:
@@ -220,8 +220,8 @@ class AsynchronousRounds:
         return has_model
 
     def _see_lost(self) -> None:
-        """Count updates that were reported lost but are in the model, and tell the coordinator: an aggregator or the
-        coordinator may have died after the sum had reached the server and before anybody was told.
+        """Count updates that were reported lost but are in the model, and tell the coordinator. An aggregator or the
+        coordinator may have died after a sum reached the server and before that was reported.
         """
         more = self.own_updates - self._own_before - (self.tally.sent - self.tally.lost)
         for _ in range(min(more, len(self._lost))):
@@ -233,16 +233,16 @@ class AsynchronousRounds:
         self._with_coordinator(lambda it: it.done(asking, size).add_done_callback(self._note), None)
 
     def _clock(self, unread: int) -> bool:
-        """Report this worker's progress. If it has read no model since its last round, wait until it may.
+        """Report this worker's progress. With `unread` 0, wait until it may read the next model.
 
-        False if nobody was waited for, though a lead is bounded.
+        Return False if it did not wait although leads are bounded.
         """
         if self.staleness is None:
             return True
         return self._with_coordinator(lambda it: it.clock(self._rounds, self._rounds + unread).result(), False)
 
     def _with_coordinator(self, act: Callable[[CoordinatorClient], T], otherwise: T) -> T:
-        """Return what `act` does with the coordinator, `otherwise` without one. No failure of it stops a job."""
+        """Return the result of `act` on the coordinator; `otherwise` without one or if it fails, which stops no job."""
         if self._coordinator is None:
             return otherwise
         try:
@@ -252,7 +252,7 @@ class AsynchronousRounds:
             return otherwise
 
     def _note(self, future: Any) -> None:
-        """Note an update's outcome, in the client's thread."""
+        """Record an update's outcome. Runs in the client's thread."""
         if future.cancelled() or future.exception() is not None:
             return
         outcome: Outcome = future.result()
@@ -263,7 +263,7 @@ class AsynchronousRounds:
     def _give_up(self, error: Exception) -> None:
         self._coordinator = None
         what = f"{type(error).__name__}: {error}"
-        logger.warning("the coordinator is of no use any more (%s); updates go in order of arrival", what)
+        logger.warning("the coordinator is no longer used (%s); updates go in order of arrival", what)
 
     def _take(self) -> None:
         counts = self.blocks.take()

@@ -1,10 +1,10 @@
-"""Copies of the model for a replica, and a job that begins with one.
+"""Copies of the model for a replica, and weights from a replica for a job to begin with.
 
 Rule of this file: from the server's blocks to the replica's model and back. The coordinator (lag.py) decides
-when a copy is due; replica.py carries its bytes.
+when a copy is due; replica.py sends its bytes.
 
-A thread beside the training reads a copy when it is asked for, since training may be waiting for just that. A copy is a
-whole version, and says which updates are in it.
+A thread beside the training makes a copy when it is ordered, since training may be waiting for just that copy. A copy
+is a whole version, and has the counts of the updates in it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger("prophet_scheduler")
 
 
 class ReplicatingWorker:
-    """Worker's part in copies of the model, until `close`. `names` are those of its parameters."""
+    """A worker's part in copies of the model, until `close`. `names` are its parameters' names."""
 
     def __init__(
         self, rounds: AsynchronousRounds, names: Sequence[str], coordinator: CoordinatorClient, store: ReplicaStore
@@ -44,13 +44,13 @@ class ReplicatingWorker:
         self._lock = free_in_forks(threading.Lock())
         self._newest = -1
         self._answer: str | None = None
-        """Answer to the newest order, once there is one."""
+        """Answer to the newest order; None until it is known."""
         self._thread = threading.Thread(target=self._run, name="prophet-replica", daemon=True)
         self._thread.start()
         coordinator.on_copy(self.copy)
 
     def copy(self, order: Copy) -> None:
-        """Take an order. Repeat the outcome of one that is already known, once there is one."""
+        """Take an order. If it is repeated, repeat its answer once that is known."""
         with self._lock:
             known, answer = order.number == self._newest, self._answer
             if not known:
@@ -61,7 +61,7 @@ class ReplicatingWorker:
             self._coordinator.copied(order.number, answer)
 
     def close(self) -> None:
-        """Make no more copies. One under way gets there first, for at most CLOSE_S."""
+        """Make no more copies. Wait up to CLOSE_S for the current one."""
         self._orders.put(None)
         self._thread.join(CLOSE_S)
 
@@ -82,7 +82,7 @@ class ReplicatingWorker:
             self._coordinator.copied(order.number, reason)
 
     def _make(self, order: Copy) -> None:
-        self._store.updates()  # checked before anything is read for it
+        self._store.updates()  # fails here, before the model is read, if the replica is gone
         memory = torch.zeros_like(self._blocks.memory)
         blocks = self._blocks.views(memory)
         self._pulls.whole(blocks)
@@ -96,7 +96,7 @@ class ReplicatingWorker:
 
 
 def names_of(parameters: Sequence[torch.Tensor], named: Iterable[tuple[str, torch.Tensor]] | None) -> list[str]:
-    """Return a name for each parameter: the program's in `named`, or its place."""
+    """Return a name for each parameter: the program's name in `named`, or its index."""
     known = {id(param): name for name, param in named or ()}
     return [known.get(id(param), f"parameter.{place}") for place, param in enumerate(parameters)]
 
@@ -104,13 +104,13 @@ def names_of(parameters: Sequence[torch.Tensor], named: Iterable[tuple[str, torc
 def begin_with(model: ReplicaModel, parameters: Sequence[torch.Tensor], names: Sequence[str], where: str) -> None:
     """Set the parameters' values to the replica's weights.
 
-    Raises UserError if they are of another model. Nothing is changed then.
+    Raises UserError, and changes nothing, if they are of another model.
     """
     has = [(name, tuple(array.shape)) for name, array in model.weights.items()]
     wants = [(name, tuple(param.shape)) for name, param in zip(names, parameters, strict=True)]
     if has != wants:
         other = next((pair for pair in zip(has, wants, strict=False) if pair[0] != pair[1]), None)
-        why = f"{len(has)} parameters, and the optimizer has {len(wants)}"
+        why = f"{len(has)} parameters, but the optimizer has {len(wants)}"
         if other is not None:
             (name, shape), (wanted, wanted_shape) = other
             why = f"{name} {list(shape)} where the optimizer has {wanted} {list(wanted_shape)}"

@@ -1,12 +1,12 @@
 """A model's weights as the blocks that asynchronous training sends, each with a count of the updates in it.
 
-Rule of this file: memory and arithmetic. An engine's front end decides what travels when.
+Rule of this file: memory and arithmetic. An engine's front end decides what to send when.
 
 The weights of an optimizer lie one after another, in the order of its parameters, as 32-bit floats, cut into blocks.
-Behind a block's weights there is room for counts: one for each worker, and one for the start. A worker's update adds 1
-to its own count in every block, in the same sum as the weights. The root's first weights add 1 to the last count, plus
-the updates they already had where the job goes on from another. So a model that is read says itself which updates are
-in it: blocks with equal counts have the same updates, and the counts together are the version (MLfabric, section 2).
+A block's weights are followed by counts: one for each worker, and one for the start. A worker's update adds 1 to its
+own count in every block, in the same sum as the weights. The root's first weights add 1 to the last count, plus the
+updates they already had if the job continues another. So a model itself tells which updates are in it: blocks with
+equal counts have the same updates, and the workers' counts add up to the version (MLfabric, section 2).
 
 Counts are floats: exact up to 2**24 updates of one worker.
 """
@@ -18,14 +18,14 @@ from collections.abc import Sequence
 import torch
 
 Counts = tuple[int, ...]
-"""Updates by worker. The last is 0 until the root's first weights are there, then 1 more than the updates they had."""
+"""Updates by worker. The last is 0 before the root's first weights arrive, then 1 more than the updates they had."""
 
 
 class WeightBlocks:
     """Weights of `parameters`, cut into blocks of about `block_bytes`, in a job of `workers` workers.
 
-    `blocks` are what travels: one-dimensional CPU tensors of float32, weights and then workers + 1 counts, at fixed
-    addresses, one after another in `memory`. Raises ValueError without parameters, or if one is not of 32-bit floats.
+    `blocks` are sent: one-dimensional CPU tensors of float32, weights and then workers + 1 counts, at fixed addresses,
+    one after another in `memory`. Raises ValueError if there are no parameters or one is not float32.
     """
 
     def __init__(self, parameters: Sequence[torch.Tensor], workers: int, block_bytes: int) -> None:
@@ -55,7 +55,7 @@ class WeightBlocks:
         return list(memory.split(lengths))
 
     def hold_weights(self, before: int = 0) -> None:
-        """Put the parameters into the blocks as they are: the server begins with them.
+        """Put the parameters themselves into the blocks, for the server to begin with.
 
         `before` is the number of updates they had in earlier jobs.
         """
@@ -65,7 +65,7 @@ class WeightBlocks:
     def hold_update(self, worker: int, share: float = 1.0) -> float:
         """Put the parameters' change since the last `take` into the blocks, counted as this worker's.
 
-        The change is multiplied by `share`. Returns the update's Euclidean norm.
+        The change is multiplied by `share`. Return the update's Euclidean norm.
         """
         self._gather()
         self._scratch -= self._known
@@ -75,7 +75,7 @@ class WeightBlocks:
         return float(torch.linalg.vector_norm(self._scratch))
 
     def parameters_in(self, memory: torch.Tensor) -> list[torch.Tensor]:
-        """Return copies of the weights in memory like that of the blocks, in the parameters' shapes."""
+        """Return copies of the weights in `memory`, which is laid out like the blocks, in the parameters' shapes."""
         views = zip(self.views(memory), self._bounds, strict=True)
         return self._parts(torch.cat([block[: stop - start] for block, (start, stop) in views]))
 
@@ -83,7 +83,7 @@ class WeightBlocks:
         return counts_of(self.blocks[place], self.counted)
 
     def take(self) -> Counts:
-        """Set the parameters' values to the blocks'. Returns the counts."""
+        """Set the parameters' values from the blocks. Return the counts."""
         for block, (start, stop) in zip(self.blocks, self._bounds, strict=True):
             self._known[start:stop] = block[: stop - start]
         with torch.no_grad():
@@ -114,7 +114,7 @@ def counts_of(block: torch.Tensor, counted: int) -> Counts:
 
 
 def behind(counts: Sequence[Counts]) -> list[int]:
-    """Return the places of those that are less than another in any count."""
+    """Return the places of the blocks that lack an update that another block has."""
     newest = tuple(map(max, zip(*counts, strict=True)))
     return [place for place, own in enumerate(counts) if own != newest]
 
@@ -125,7 +125,7 @@ def version_of(counts: Counts) -> int:
 
 
 def has_begun(counts: Counts) -> bool:
-    """True if the root's first weights are in it."""
+    """Return True if a model with these counts has the root's first weights."""
     return counts[-1] > 0
 
 

@@ -24,7 +24,7 @@ JOB = {"BYTEPS_SCHEDULER": "mlfabric", "BYTEPS_ENABLE_ASYNC": "1", "DMLC_NUM_SER
     ("framework", "changes", "line"),
     [
         ("torch", {"BYTEPS_ENABLE_ASYNC": "0"}, "set BYTEPS_ENABLE_ASYNC=1 for workers and servers"),
-        ("mxnet", {}, "knows PyTorch alone"),
+        ("mxnet", {}, "supports only PyTorch"),
         ("torch", {"DMLC_NUM_SERVER": "2"}, "DMLC_NUM_SERVER is 2, make it 1"),
         ("torch", {"BYTEPS_LOCAL_SIZE": "4"}, "BYTEPS_LOCAL_SIZE has to be 1"),
         ("torch", {"PROPHET_AGGREGATE": "yes"}, "PROPHET_AGGREGATE is 'yes'; it must be 0 or 1"),
@@ -104,7 +104,7 @@ def test_without_the_hook_it_says_so_and_in_its_status(tmp_path: Path, caplog: p
     agent._finish()
     written = json.loads(status.read_text())
     assert (written["policy"], written["stepped_aside"]) == ("mlfabric", "it is another BytePS")
-    assert "pulls push as well" in caplog.text
+    assert "pulls also push" in caplog.text
 
 
 def test_what_a_machine_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,14 +62,14 @@ def test_without_a_word_of_it_there_is_none(environ: dict[str, str]) -> None:
     ("changes", "line"),
     [
         ({"PROPHET_REPLICA": "somewhere"}, "PROPHET_REPLICA is 'somewhere'; it must be HOST:PORT"),
-        ({"PROPHET_REPLICA": "a:1", "PROPHET_COORDINATOR": ""}, "is set, and PROPHET_COORDINATOR is not"),
+        ({"PROPHET_REPLICA": "a:1", "PROPHET_COORDINATOR": ""}, "is set, but PROPHET_COORDINATOR is not"),
         ({"PROPHET_RESUME": "/none"}, "PROPHET_RESUME is '/none'; there is no such file"),
         ({"PROPHET_RESUME": "a:b"}, "PROPHET_RESUME is 'a:b'; it must be HOST:PORT"),
-        ({"PROPHET_RESUME": "{tokens}"}, "PROPHET_RESUME: {tokens}: no replica of a model ("),
+        ({"PROPHET_RESUME": "{tokens}"}, "PROPHET_RESUME: {tokens}: not a replica of a model ("),
         ({"PROPHET_RESUME": "127.0.0.1:1"}, "replica 127.0.0.1:1 cannot be reached (Connection refused)"),
         (
             {"PROPHET_RESUME": "127.0.0.1:1", "PROPHET_COORDINATOR": "", "PROPHET_COORDINATOR_TOKEN_FILE": ""},
-            "PROPHET_RESUME names a replica, and PROPHET_COORDINATOR_TOKEN_FILE no file",
+            "PROPHET_RESUME names a replica, but PROPHET_COORDINATOR_TOKEN_FILE no file",
         ),
     ],
 )
@@ -102,7 +102,7 @@ def test_a_job_that_would_replace_a_replicas_model_by_less_does_not_begin(
         Replica.from_environ(own)
     older = tmp_path / "older.npz"
     older.write_bytes(encoded(ReplicaModel(MODEL.weights, (7, 1), 5, 2.5)))
-    with pytest.raises(UserError, match="and this job begins with 13"):
+    with pytest.raises(UserError, match="but this job begins with 13"):
         Replica.from_environ({**own, "PROPHET_RESUME": str(older)})
     assert Replica.from_environ({**own, "DMLC_WORKER_ID": "1"}).store is not None, "worker 0 says it for all"
     assert Replica.from_environ({**own, "PROPHET_RESUME": address}).store is not None
@@ -125,7 +125,7 @@ def test_worker_0_begins_with_the_replicas_model_and_says_what_is_lost(
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
         f"Prophet: this job begins with the 14 updates that {'replica ' * (of == 'replica')}{source} has; "
-        "what its server had besides, by norm at most 2.5, is lost"
+        "later updates of its server, with a total norm of at most 2.5, are lost"
     )
     other = Replica.from_environ({**environ, "DMLC_WORKER_ID": "1"})
     assert (other.model, other.resumes) == (None, True)

@@ -167,7 +167,7 @@ def test_a_worker_that_all_wait_for_and_that_is_gone_is_named(
     if ends:
         with pytest.raises(ProcessEnded) as ended:
             wire.pull_until(block, lambda: now_s[0] >= comes_at, "worker 1", sleep)
-        line = "worker 1 has sent nothing for 3 s, and is waited for (PROPHET_STALL_S)"
+        line = "worker 1 has sent nothing for 3 s, and this worker waits for it (PROPHET_STALL_S)"
         assert ended.value.args == (line, 75)
     else:
         wire.pull_until(block, lambda: now_s[0] >= comes_at, "worker 1", sleep)

@@ -36,7 +36,7 @@ def test_what_is_wrong_is_one_line_before_anything_listens(tmp_path: Path, token
             ("127.0.0.1:0", tokens, "third", file, "has no tenant third, which --tenant says"),
             ("nowhere", tokens, "job", file, "--listen is 'nowhere'; it must be HOST:PORT"),
             ("127.0.0.1:0", tokens, "job", tmp_path, "--file: .+ is a folder; name a file in it"),
-            ("127.0.0.1:0", tokens, "job", tokens, "--file .+/tokens: no replica of a model"),
+            ("127.0.0.1:0", tokens, "job", tokens, "--file .+/tokens: not a replica of a model"),
             (f"127.0.0.1:{port}", tokens, "job", file, "--listen 127.0.0.1:.+: Address already in use; choose"),
             (
                 f"127.0.0.1:{port}",

@@ -146,7 +146,7 @@ def test_a_job_begins_with_the_replicas_weights() -> None:
     [
         ({"a": (3, 2)}, r"^here: it is of another model: a \[3, 2\] where the optimizer has a \[2, 3\]$"),
         ({"b": (2, 3)}, r"b \[2, 3\] where the optimizer has a \[2, 3\]"),
-        ({"a": (2, 3), "b": (1,)}, "2 parameters, and the optimizer has 1"),
+        ({"a": (2, 3), "b": (1,)}, "2 parameters, but the optimizer has 1"),
     ],
 )
 def test_another_models_weights_are_refused_and_nothing_is_changed(changed: dict[str, Any], line: str) -> None:
