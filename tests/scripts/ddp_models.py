@@ -214,4 +214,25 @@ def several_forward_passes(ddp, optimizer):
     return losses
 
 
+class Gaps(nn.Module):
+    """Parameters that are parts of larger tensors, one of them across."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Linear(32, 24)
+        self.columns = nn.Parameter(torch.randn(24, 20)[:, ::2])
+        self.rows = nn.Parameter(torch.randn(20, 24).t()[:, ::2])
+
+    def forward(self, inputs):
+        hidden = self.stem(inputs)
+        return 0.1 * (hidden @ self.columns) + 0.1 * (hidden @ self.rows)
+
+
+@way(Gaps)
+def gaps(ddp, optimizer):
+    """Momentum lies in memory as gradients do."""
+    losses = [train(ddp, optimizer) for _ in range(6)]
+    return losses, [own["momentum_buffer"].stride() for own in optimizer.state.values()]
+
+
 run_ddp()
