@@ -31,8 +31,8 @@ inline PyObject* call_holding(PyObject* lock, PyObject* func, PyObject* args, Py
   return result;
 }
 
-// A mode's __torch_function__(self, func, types, args=(), kwargs=None). Calls self.look_at(func, args, kwargs) and then
-// func(*args, **kwargs). For a key of the dict self.unseen it calls func alone, and holds the value, a lock, if it is
+// A mode's __torch_function__(self, func, types, args=(), kwargs=None). Calls self.look_at(func, types, args, kwargs) and
+// then func(*args, **kwargs). For a key of the dict self.unseen it calls func alone, and holds the value, a lock, if it is
 // not None.
 inline PyObject* call_seen(PyObject*, PyObject* const* given, Py_ssize_t count) {
   static PyObject* const kUnseen = PyUnicode_InternFromString("unseen");
@@ -49,8 +49,8 @@ inline PyObject* call_seen(PyObject*, PyObject* const* given, Py_ssize_t count) 
   PyObject* lock = PyDict_GetItemWithError(unseen.ptr(), func);
   if (PyErr_Occurred()) return nullptr;
   if (lock == nullptr) {
-    PyObject* const looked_at[] = {self, func, args.ptr(), kwargs};
-    if (!owned(PyObject_VectorcallMethod(kLookAt, looked_at, 4, nullptr))) return nullptr;
+    PyObject* const looked_at[] = {self, func, given[2], args.ptr(), kwargs};
+    if (!owned(PyObject_VectorcallMethod(kLookAt, looked_at, 5, nullptr))) return nullptr;
   }
   if (kwargs == Py_None) kwargs = nullptr;
   if (lock != nullptr && lock != Py_None) return call_holding(lock, func, args.ptr(), kwargs);

@@ -7,7 +7,11 @@ their storage it finds the tensors among the arguments that share the memory of 
 `p.data`, `p.detach()`, a view of a flat tensor, the `.grad` that was sent. A call that only asks for a shape or the
 like, or for `.grad` itself, reads no value and passes.
 
-Unseen are: memory that NumPy or a C++ extension reached before step(), and threads that threads.py cannot find.
+torch takes a mode away while a function runs that it has handled. So a call that may run code of the program uses
+everything: with objects that have a __torch_function__, or under a mode or hooks of its own.
+
+Unseen are: memory that NumPy or a C++ extension reached before step(), threads that threads.py cannot find, and
+parameters that a custom operator's Python code keeps.
 
 Python runs a signal's handler between any two calls of the main thread, also in Prophet's own. A handler that saves the
 model while Prophet waits finds everything brought up to date first, as always. In the middle of Prophet's own work,
@@ -33,6 +37,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from prophet_scheduler.core._native import call_seen, method
 from prophet_scheduler.forks import free_in_forks
@@ -117,14 +122,19 @@ class _References(TorchFunctionMode):
     __torch_function__ = method(call_seen)
     """It has no frame of Python's, so torch's warnings in the function that it calls have the program's line."""
 
-    def look_at(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
-        """Look at the arguments of a function that is about to be called."""
+    def look_at(
+        self, func: Callable[..., Any], kinds: Iterable[type], args: tuple[Any, ...], kwargs: dict[str, Any] | None
+    ) -> None:
+        """Look at the arguments of a function that is about to be called. `kinds` of them have a __torch_function__."""
         if _here.blind:
             return
         if self._learning:
             self._note(args)
         # This runs at every call of torch, so the common case is written out.
         pending = self._pending
+        if pending and _runs_more(func, kinds):
+            self._use_all(func, list(pending.values()))
+            return
         try:
             for value in args:
                 if isinstance(value, torch.Tensor):
@@ -145,15 +155,13 @@ class _References(TorchFunctionMode):
         self._look(None, values)
 
     def _look(self, func: Callable[..., Any] | None, values: Iterable[Any]) -> None:
-        in_c = func is None or isinstance(func, _IN_C)
-        tensors, deeper = _tensors(values, whole=in_c)
-        if deeper and not in_c and not _is_of_torch(func):
-            # A foreign function of torch's kind, whose calls of torch no mode of ours sees.
-            entries: Iterable[tuple[Any, ...] | None] = list(self._pending.values())
-        else:
-            entries = (self._pending.get(storage_key(tensor)) for tensor in tensors)
+        tensors = _tensors(values, whole=func is None or isinstance(func, _IN_C))
+        entries = (self._pending.get(storage_key(tensor)) for tensor in tensors)
+        self._use_all(func, (entry for entry in entries if entry is not None))
+
+    def _use_all(self, func: Callable[..., Any] | None, entries: Iterable[tuple[Any, ...]]) -> None:
         # At once, since a function that gets many, such as all gradients, then waits once and not for each.
-        together = tuple(itertools.chain.from_iterable(entry for entry in entries if entry is not None))
+        together = tuple(itertools.chain.from_iterable(entries))
         if together:
             _here.function = func
             try:
@@ -162,38 +170,50 @@ class _References(TorchFunctionMode):
                 _here.function = None
 
     def _note(self, values: Iterable[Any]) -> None:
-        for tensor in _tensors(values, whole=False)[0]:
+        for tensor in _tensors(values, whole=False):
             watched = self._watched.get(id(tensor))
             if watched is not None:
                 self._use(watched)
 
 
-_CONTAINERS = (list, tuple, dict)
+_CONTAINERS = (list, tuple)
 _LOOKED_AT = (torch.Tensor, *_CONTAINERS)
 _IN_C = (
     *(types.BuiltinFunctionType, types.MethodDescriptorType, types.MethodWrapperType, types.WrapperDescriptorType),
     *(torch._ops.OpOverload, torch._ops.OpOverloadPacket),
 )
-"""Types of torch's functions outside Python. They take no dicts, and read nested lists to the last number."""
+"""Types of torch's functions outside Python. They read nested lists to the last number."""
 
 
-def _is_of_torch(func: Any) -> bool:
-    """True for a Python function of torch, which reads no tensors below a list or a tuple of them. `__deepcopy__` also
-    gets a reference to all that was copied before.
-    """
-    return isinstance(func, types.FunctionType) and func.__module__.partition(".")[0] == "torch"
+_saved_tensors_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)
 
 
-def _tensors(values: Iterable[Any], whole: bool) -> tuple[list[torch.Tensor], bool]:
-    """Return the tensors in `values`, and in lists and tuples among these, with `whole` at any depth; and True if
-    something met may have more of them.
+def _runs_more(func: Any, kinds: Iterable[type]) -> bool:
+    """True if this call may run code that is not torch's."""
+    if not isinstance(func, _IN_C) and not _is_of_torch(func):
+        return True
+    if kinds and any(kind is not torch.Tensor for kind in kinds):
+        return True
+    hooks = _saved_tensors_hooks(False)
+    if hooks is not None and not all(map(_is_of_torch, hooks)):
+        return True
+    return torch._C._len_torch_dispatch_stack() > 0 and not all(map(_is_of_torch, _get_current_dispatch_mode_stack()))
+
+
+def _is_of_torch(code: Any) -> bool:
+    return str(code.__module__).partition(".")[0] == "torch"
+
+
+def _tensors(values: Iterable[Any], whole: bool) -> list[torch.Tensor]:
+    """Return the tensors in `values`, and in lists and tuples among these, with `whole` at any depth. A Python function
+    of torch reads none below a list or a tuple of them. `__deepcopy__` also gets a reference to all that was copied.
 
     The work is what torch itself does with such arguments: it does not depend on what else they refer to.
     """
     tensors: list[torch.Tensor] = []
     level: list[Iterable[Any]] = [values]
     seen: set[int] = set()
-    first, dicts = True, False
+    first = True
     while level:
         below: list[Iterable[Any]] = []
         for container in level:
@@ -203,15 +223,11 @@ def _tensors(values: Iterable[Any], whole: bool) -> tuple[list[torch.Tensor], bo
             for value in container:
                 if isinstance(value, torch.Tensor):
                     tensors.append(value)
-                elif isinstance(value, dict):
-                    dicts = True
                 elif isinstance(value, list | tuple) and id(value) not in seen:
                     seen.add(id(value))
                     below.append(value)
-        if below and not (first or whole):
-            return tensors, True
-        level, first = below, False
-    return tensors, dicts
+        level, first = below if first or whole else [], False
+    return tensors
 
 
 Use = Callable[[Any], None]
@@ -377,12 +393,10 @@ def at_work() -> AbstractContextManager[None]:
     return _at_work
 
 
-def unhandled() -> AbstractContextManager[None]:
-    """Make torch ask no mode within the context, ours or another, which takes a microsecond at each call. For work on
-    many tensors that waits for nothing.
-    """
-    context: AbstractContextManager[None] = torch._C.DisableTorchFunction()
-    return context
+unhandled: Callable[[], AbstractContextManager[None]] = torch._C.DisableTorchFunction
+"""Make torch ask no mode within the context, ours or another, which takes a microsecond at each call. For work on many
+tensors that waits for nothing.
+"""
 
 
 def is_at_work() -> bool:
