@@ -177,7 +177,7 @@ def _with_autocast(value: Any) -> Iterator[None]:
 
 
 def _put_autocast(cached: bool, *devices: tuple[bool, torch.dtype]) -> None:
-    torch.clear_autocast_cache()  # The cache of one region is invalid in any other.
+    # The cache stays: the program's forward pass may be in the middle of its region. An update casts no parameter.
     torch.set_autocast_cache_enabled(cached)
     for kind, (enabled, dtype) in zip(_DEVICE_TYPES, devices, strict=True):
         torch.set_autocast_enabled(kind, enabled)
