@@ -1,7 +1,8 @@
 """The other ranks of a module's group: who is behind the address in an error of gloo's, who was lost first, and who is
 late.
 
-Rule of this file: what ranks leave in their store for that, and the words for it.
+Rule of this file: what ranks leave in their store for that, and the words for it; and which rank has ended, by the
+connections of torch's own group.
 
 An error has the address of one end of a broken connection. So each rank leaves the addresses of its ends. A rank that
 has lost another mostly ends as well, which the next ranks see in turn. So the first loss is left there, too, and all
@@ -23,12 +24,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from prophet_scheduler.frontends.torch.threads import OWN
 
 ANSWER_LIMIT_S = 1.0
 """Seconds that a store has for an answer after a loss: its host may be what was lost."""
+
+ENDED_TAG = 0x50726F70
+"""Tag of what no rank sends."""
 
 Ends = dict[str, list[int]]
 """Ports of a process's connections by its own address on them."""
@@ -142,6 +148,28 @@ def _answer(question: Callable[[], Any]) -> Any:
         thread.join(ANSWER_LIMIT_S)
         _silent = thread.is_alive()
     return answers[0] if answers else None
+
+
+def ended_rank(group: dist.ProcessGroup) -> int | None:
+    """Return a rank that has ended, as the `group` counts; None if none is known to have.
+
+    Gloo takes no request for data from a closed connection. Others stay unanswered, which harms nothing. torch counts
+    them and, where it is asked to compare all that ranks do, has another backend, which is left alone.
+    """
+    try:
+        backend: Any = group._get_backend(torch.device("cpu"))
+    except (RuntimeError, AttributeError):
+        return None
+    gloo: Any = dist.ProcessGroupGloo
+    if not isinstance(backend, gloo):
+        return None
+    for rank in range(group.size()):
+        try:
+            if rank != group.rank():
+                backend.recv([torch.empty(1, dtype=torch.uint8, device="cpu")], rank, ENDED_TAG)
+        except RuntimeError:
+            return rank
+    return None
 
 
 def ends_here() -> Ends:

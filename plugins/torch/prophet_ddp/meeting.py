@@ -7,21 +7,25 @@ makes a random name, and what it waits for comes under that name. The group's fi
 others look. They answer under it with theirs, and get what all have said under their own. A rank that has found the
 name of an earlier life looks again.
 
-A rank that fails while it connects says so, and the others do not wait for it.
+A rank that fails while it connects says so, and the others do not wait for it. Nor do they wait for a rank that has
+ended, which the connections of torch's own group show.
 """
 
 from __future__ import annotations
 
 import datetime
+import functools
 import hashlib
 import json
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
+from prophet_ddp.lost_ranks import ended_rank
 from prophet_scheduler.core import settings as names
 from prophet_scheduler.frontends.ending import WRONG, end_process
 from prophet_scheduler.frontends.notices import warn_once
@@ -34,22 +38,34 @@ READ_LIMIT_S = 5.0
 """Seconds that the first rank stays for differing others to read its text: the store may go with its process."""
 CONNECT_LIMIT_S = 30.0
 """Seconds that a rank waits for another to connect. All have come to that."""
+LOST_LOOK_S = 1.0
+"""Seconds between two looks for ranks that have ended."""
 
 _counts: dict[tuple[str, int], int] = {}
 """Meetings of a group so far, by its place in the store and this rank of it."""
 
 
 class SilentRank(Exception):
-    """A rank of the group has said nothing in time: `rank`, as the group counts."""
+    """A rank of the group has said nothing in time, or has ended (`lost`): `rank`, as the group counts."""
+
+    def __init__(self, rank: int, lost: bool = False) -> None:
+        super().__init__(f"rank {rank} {'was lost' if lost else 'says nothing'}")
+        self.rank = rank
+        self.lost = lost
+
+
+class LostRank(Exception):
+    """Rank `rank` of the job has ended."""
 
     def __init__(self, rank: int) -> None:
-        super().__init__(f"rank {rank} says nothing")
-        self.rank = rank
+        super().__init__(f"rank {rank} was lost")
 
 
 def agree_or_end(group: dist.ProcessGroup, text: str, limit_s: float, silent: str) -> tuple[list[str], Store]:
     """Call `agree`, and name a rank that says nothing for AGREE_LIMIT_S. One that says nothing in time ends this
     process, with `silent` as the reason, and so does a store that is gone.
+
+    Raises LostRank if a rank of the job was lost. torch's next operation in the group fails, in its own words.
     """
     members = dist.get_process_group_ranks(group)
 
@@ -60,12 +76,16 @@ def agree_or_end(group: dist.ProcessGroup, text: str, limit_s: float, silent: st
     try:
         return agree(group, text, limit_s, AGREE_LIMIT_S, tell)
     except SilentRank as error:
+        if error.lost:
+            raise LostRank(members[error.rank]) from None
         end_process(
             f"rank {members[error.rank]} {silent} within {limit_s:g} s; start all ranks with {names.DDP_SCHEDULER}, or "
             "none",
             WRONG,
         )
     except RuntimeError as error:
+        if wait_until(lambda: ended_rank(group) is not None, LOST_LOOK_S):
+            raise LostRank(0) from None  # The store was lost with its rank.
         end_process(f"the store that ranks agree by is gone: {str(error).splitlines()[0]}", WRONG)
 
 
@@ -78,18 +98,31 @@ def agree(
     own = place, group.rank()  # torch's tests have ranks that are threads of one process.
     _counts[own] = _counts.get(own, 0) + 1
     store = PrefixStore(f"prophet/{place}/{_counts[own]}", _get_default_store())
-    return meet(store, group.rank(), group.size(), text, limit_s, tell_after_s, tell)
+    lost = functools.partial(ended_rank, group)
+    return meet(store, group.rank(), group.size(), text, limit_s, tell_after_s, tell, lost)
+
+
+def nobody() -> None:
+    """Return no rank."""
 
 
 def meet(
-    store: Store, rank: int, ranks: int, text: str, limit_s: float, tell_after_s: float, tell: Callable[[int], None]
+    store: Store,
+    rank: int,
+    ranks: int,
+    text: str,
+    limit_s: float,
+    tell_after_s: float,
+    tell: Callable[[int], None],
+    lost: Callable[[], int | None] = nobody,
 ) -> tuple[list[str], Store]:
     """Return each rank's text, by rank, and a part of the store that no earlier life has used.
 
     In one life ranks call this in the same store once. Calls `tell(rank)` once if a rank has said nothing for
-    `tell_after_s` seconds. Raises SilentRank after `limit_s`, and the store's error if it is gone.
+    `tell_after_s` seconds. Raises SilentRank after `limit_s`, or once `lost()` returns a rank that has ended, and the
+    store's error if it is gone.
     """
-    wait = _Patience(limit_s, tell_after_s, tell)
+    wait = _Patience(limit_s, tell_after_s, tell, lost)
     name, said = _lead(store, ranks, text, wait) if rank == 0 else _follow(store, rank, text, wait)
     return said, PrefixStore(name, store)
 
@@ -100,13 +133,17 @@ def met() -> int:
 
 
 class _Patience:
-    def __init__(self, limit_s: float, tell_after_s: float, tell: Callable[[int], None]) -> None:
+    def __init__(
+        self, limit_s: float, tell_after_s: float, tell: Callable[[int], None], lost: Callable[[], int | None]
+    ) -> None:
         self._limit_s = limit_s
         self._tell_after_s = tell_after_s
         self._tell = tell
+        self._lost = lost
 
     def until(self, there: Callable[[], bool], silent: Callable[[], int | None], more_s: float = 0.0) -> None:
         """Wait, `more_s` longer than its limit. `silent()` is the awaited rank, if known."""
+        there = unless_lost(there, self._lost)
         if wait_until(there, min(self._tell_after_s, self._limit_s)):
             return
         if self._limit_s > self._tell_after_s and (rank := silent()) is not None:
@@ -131,7 +168,7 @@ def _lead(store: Store, ranks: int, text: str, patience: _Patience) -> tuple[str
     there = [json.loads(store.get(key)) for key in answers if store.check([key])]
     said = [text, *(other for _, other in there)]
     for other, _ in there:
-        store.set(other, json.dumps(said if late is None else late.rank))
+        store.set(other, json.dumps(said if late is None else vars(late)))
     if late is not None or len(set(said)) > 1:
         wait_until(lambda: store.check([f"{other}/read" for other, _ in there]), READ_LIMIT_S)
     if late is not None:
@@ -153,11 +190,30 @@ def _follow(store: Store, rank: int, text: str, patience: _Patience) -> tuple[st
         return store.check([own])
 
     patience.until(answered, lambda: None if name else 0, READ_LIMIT_S)
-    said: list[str] | int = json.loads(store.get(own))
+    said: list[str] | dict[str, Any] = json.loads(store.get(own))
     store.set(f"{own}/read", "")
-    if isinstance(said, int):
-        raise SilentRank(said)
+    if isinstance(said, dict):
+        raise SilentRank(**said)
     return name.decode(), said
+
+
+def unless_lost(there: Callable[[], bool], lost: Callable[[], int | None]) -> Callable[[], bool]:
+    """Return `there` such that it raises SilentRank where it is not there and `lost()` returns a rank."""
+    next_s = time.monotonic() + LOST_LOOK_S
+
+    def look() -> bool:
+        nonlocal next_s
+        if there():
+            return True
+        if time.monotonic() < next_s:
+            return False
+        next_s = time.monotonic() + LOST_LOOK_S
+        rank = lost()
+        if rank is not None and not there():  # It may have ended after the last thing that is awaited of it.
+            raise SilentRank(rank, lost=True)
+        return False
+
+    return look
 
 
 def wait_until(there: Callable[[], bool], limit_s: float) -> bool:
@@ -177,9 +233,10 @@ class Meeting(Store):
 
     _FAILED = "failed"
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, lost: Callable[[], int | None] = nobody) -> None:
         super().__init__()
         self._store = store
+        self._lost = lost
 
     def set(self, key: str, value: bytes) -> None:  # type: ignore[override]
         """Set a key in the store."""
@@ -190,14 +247,16 @@ class Meeting(Store):
         return self._store.get(key)
 
     def wait(self, keys: Sequence[str], timeout: datetime.timedelta = datetime.timedelta.max) -> None:  # type: ignore[override]
-        """Wait as the store does. Raises ConnectionError, with its reason, if a rank has failed."""
+        """Wait as the store does. Raises ConnectionError, with its reason, if a rank has failed, and SilentRank if one
+        was lost.
+        """
 
         def there() -> bool:
             if self._store.check([self._FAILED]):
                 raise ConnectionError(self._store.get(self._FAILED).decode())
             return self._store.check(list(keys))
 
-        if not wait_until(there, min(CONNECT_LIMIT_S, timeout.total_seconds())):
+        if not wait_until(unless_lost(there, self._lost), min(CONNECT_LIMIT_S, timeout.total_seconds())):
             raise TimeoutError(f"another rank does not connect within {CONNECT_LIMIT_S:g} s")
 
     def fail(self, rank: int, error: Exception) -> None:

@@ -27,7 +27,7 @@ from prophet_ddp.agent import Agents, ModuleAgent, WatchingAgent
 from prophet_ddp.assembly import CPU, assemble, deciding_agent, profile_in
 from prophet_ddp.ddp_logger import DdpLogger
 from prophet_ddp.environment import settings_for
-from prophet_ddp.meeting import met
+from prophet_ddp.meeting import LostRank, met
 from prophet_ddp.records import Records
 from prophet_ddp.reducer import LateReducer, wait_before_callbacks
 from prophet_ddp.rounds import ModuleRounds
@@ -81,6 +81,18 @@ def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
     speaks(group.rank() == 0)
     label = _label_of(ddp)
     try:
+        why = _refusal(ddp, told, group, label, synced)
+    except LostRank as error:
+        why = str(error)
+    if why:
+        warn_once(f"{label} keeps DistributedDataParallel as it is: {why}")
+        _records.stepped_aside(why)
+        _give_back(ddp)
+
+
+def _refusal(ddp: Any, told: Settings, group: dist.ProcessGroup, label: str, synced: bool) -> str:
+    """Take the reducer's place, if all ranks can. Returns why not, which is alike on all ranks. Raises LostRank."""
+    try:
         if dist.get_rank() == 0:
             warn_of_unknown_variables(os.environ)
         reason, named = why_not(ddp, group, told), _named(ddp)
@@ -103,9 +115,7 @@ def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
         end_process(f"the ranks of this job differ, and must be alike: rank {rank} has {text}; this one {own}", WRONG)
     for rank, text in enumerate(said):
         if text not in wanted:
-            warn_once(f"{label} keeps DistributedDataParallel as it is: rank {rank} has {text}")
-            _records.stepped_aside(f"rank {rank} has {text}")
-            return
+            return f"rank {rank} has {text}"
     failed = ""
     try:
         _install()
@@ -119,12 +129,10 @@ def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
     )
     for rank, text in enumerate(said):
         if text:
-            warn_once(f"{label} keeps DistributedDataParallel as it is: rank {rank} says that {text}")
-            _records.stepped_aside(text)
-            _give_back(ddp)
-            return
+            return f"rank {rank} says that {text}"
     size_bytes = sum(param.numel() * param.element_size() for _, param in named)
     _records.taken_over(ddp.reducer.rounds.record, size_bytes, str(dist.get_backend(group)))
+    return ""
 
 
 def _label_of(ddp: Any) -> str:

@@ -13,13 +13,14 @@ import datetime
 import os
 import resource
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from prophet_ddp.meeting import CONNECT_LIMIT_S, Meeting
+from prophet_ddp.meeting import CONNECT_LIMIT_S, Meeting, nobody
 from prophet_scheduler.core.network import Probe
 from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE
 
@@ -32,16 +33,22 @@ NAME = "prophet"
 """Name of each group for torch's own tools."""
 
 
-def wide_group(store: dist.distributed_c10d.Store, rank: int, ranks: int, timeout: datetime.timedelta) -> Any:
+def wide_group(
+    store: dist.distributed_c10d.Store,
+    rank: int,
+    ranks: int,
+    timeout: datetime.timedelta,
+    lost: Callable[[], int | None] = nobody,
+) -> Any:
     """Make a group of `ranks` ranks for tensors on processors; all of them call it. They meet in `store`, their own.
 
-    If one fails, all do, with its reason.
+    If one fails, all do, with its reason. Nobody waits for the one that `lost()` returns.
 
     torch.distributed does not know the group. Its new_group names a group of some ranks by how many groups this process
     is in, so ranks in different numbers of groups would wait for each other for ever.
     """
     gloo: Any = dist.ProcessGroupGloo
-    meeting = Meeting(store)
+    meeting = Meeting(store, lost)
     # Before torch 2.8 or so the timeout for connecting holds for operations too.
     bounded = hasattr(gloo, "set_timeout")
     try:

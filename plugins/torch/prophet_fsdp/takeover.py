@@ -22,7 +22,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 
 from prophet_ddp.environment import settings_for
-from prophet_ddp.meeting import agree_or_end
+from prophet_ddp.lost_ranks import ended_rank
+from prophet_ddp.meeting import LostRank, agree_or_end
 from prophet_ddp.wide_gloo import backend_on_processors, wide_group
 from prophet_fsdp import watching
 from prophet_fsdp.collectives import Gather, Reduce, SharedRounds, stand_behind_all_reduce
@@ -115,7 +116,11 @@ def _shared_by(
         # One of many groups may have failed: each rank hears of it by one of its two.
         failed = any(_shared[processes] is None for processes in groups)
         for processes in groups:
-            failed = any(_agree(processes, KEEPS if failed else "")[0])
+            try:
+                failed = any(_agree(processes, KEEPS if failed else "")[0])
+            except LostRank as error:
+                failed = True
+                _keep(str(error))
         _agreed[tuple(groups)] = not failed
     if len(groups) > 1 and not _agreed[tuple(groups)]:
         return None, None
@@ -156,6 +161,19 @@ def why_not(state: Any) -> str | None:
 
 def _share(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
     """Connect the ranks of a group; None, with one line on its first rank, where all keep FSDP2's own collectives."""
+    try:
+        return _connect(group, told)
+    except LostRank as error:
+        _keep(str(error))
+        return None
+
+
+def _keep(why: str) -> None:
+    warn_once(f"FSDP2 keeps its own collectives: {why}")
+    watching.stepped_aside(why)
+
+
+def _connect(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
     if dist.get_rank() == 0:
         warn_of_unknown_variables(os.environ)
     block_bytes = told.partition_bytes or BLOCK_BYTES
@@ -169,14 +187,14 @@ def _share(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
     failed, groups = "", []
     try:
         for way in ("upward", "downward"):
-            groups.append(wide_group(PrefixStore(way, store), group.rank(), group.size(), timeout))
+            own_store, lost = PrefixStore(way, store), functools.partial(ended_rank, group)
+            groups.append(wide_group(own_store, group.rank(), group.size(), timeout, lost))
     except Exception as error:
         (failed, *_) = str(error).splitlines() or [type(error).__name__]
     said, _ = _agree(group, failed)
     for rank, text in enumerate(said):
         if text:
-            warn_once(f"FSDP2 keeps its own collectives: rank {rank} says that {text}")
-            watching.stepped_aside(text)
+            _keep(f"rank {rank} says that {text}")
             return None
     hosts, _ = _agree(group, own_host())
     watch_backward(within=True)

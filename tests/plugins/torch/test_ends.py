@@ -15,7 +15,16 @@ from support.programs import run_together, without_switches
 
 CHECKOUT = Path(__file__).parents[3]
 RANKS = Path(__file__).with_name("end_ranks.py")
+LOST = (
+    "lost_before_it_shards",
+    "lost_of_three_before_it_shards",
+    "first_lost_before_it_shards",
+    "lost_before_its_module",
+    "lost_as_it_meets",
+    "lost_as_it_connects",
+)
 NAMES = (
+    *LOST,
     "killed_in_backward",
     "killed_in_backward:plain",
     "killed_in_forward",
@@ -121,6 +130,16 @@ def test_a_killed_rank_ends_the_others_with_torchs_error_no_later_than_without_p
     assert survivor.status == plain.status == 1
     assert any(words in survivor.log for words in PEER), survivor.log
     assert survivor.after_s < plain.after_s + SLACK_S
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_who_begins_does_not_wait_for_a_rank_that_has_ended(ends: Path, name: str) -> None:
+    survivors = [rank for rank in ranks(ends, name) if rank.status != -9]
+    assert len(survivors) == len(ranks(ends, name)) - 1
+    for survivor in survivors:
+        assert survivor.status == 1, survivor.log
+        assert any(words in survivor.log for words in PEER), survivor.log
+        assert survivor.after_s < 2 * SLACK_S
 
 
 def test_after_a_death_the_program_gets_torchs_error_once_and_then_what_there_is(ends: Path) -> None:

@@ -1,0 +1,70 @@
+"""Cases of test_ends.py: ranks that are lost while the others begin. end_ranks.py runs them with end_cases.py's."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+import torch.distributed.fsdp as fsdp
+from end_cases import mark, model, prophet, trained
+from torch.nn.parallel import DistributedDataParallel
+
+
+def die(*_: Any) -> NoReturn:
+    mark()
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def lost_before_it_shards(rank: int, dies: int = 1) -> None:
+    """A rank dies before it calls fully_shard, where FSDP2 alone waits for nobody."""
+    dist.barrier()
+    if rank == dies:
+        die()
+    sharded = model()
+    for module in (sharded[0], sharded):
+        fsdp.fully_shard(module)
+    sharded(torch.ones(4, 32)).square().mean().backward()
+
+
+lost_of_three_before_it_shards = lost_before_it_shards
+
+
+def first_lost_before_it_shards(rank: int) -> None:
+    """The rank with the store dies before it calls fully_shard."""
+    lost_before_it_shards(rank, dies=0)
+
+
+def lost_before_its_module(rank: int) -> None:
+    """A rank dies before it makes its module, in whose constructor nobody waits."""
+    dist.barrier()
+    if rank == 1:
+        die()
+    trained(DistributedDataParallel(model(), init_sync=False), 3)
+
+
+def lost_as_it_meets(rank: int) -> None:
+    """A rank dies after the constructor of its module, where Prophet's ranks meet."""
+    if prophet() and rank == 1:
+        from prophet_ddp import takeover
+
+        vars(takeover)["take_over"] = die
+    trained(DistributedDataParallel(model()), 3)
+
+
+def lost_as_it_connects(rank: int) -> None:
+    """A rank dies where Prophet's ranks connect."""
+    if prophet() and rank == 1:
+        from prophet_ddp import wide_gloo
+
+        vars(wide_gloo)["_devices"] = die
+    trained(DistributedDataParallel(model()), 3)
+
+
+CASES: dict[str, Callable[[int], None]] = {
+    name: value for name, value in list(globals().items()) if name.partition("_")[0] in ("lost", "first")
+}
