@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
+from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_group, _get_default_store
 
 from prophet_ddp.lost_ranks import ended_rank
 from prophet_scheduler.core import settings as names
@@ -84,8 +84,9 @@ def agree_or_end(group: dist.ProcessGroup, text: str, limit_s: float, silent: st
             WRONG,
         )
     except RuntimeError as error:
-        if wait_until(lambda: ended_rank(group) is not None, LOST_LOOK_S):
-            raise LostRank(0) from None  # The store was lost with its rank.
+        everybody = _get_default_group()
+        if wait_until(lambda: ended_rank(everybody) is not None, READ_LIMIT_S):
+            raise LostRank(0) from None  # The store was lost with its rank, of this group or not.
         end_process(f"the store that ranks agree by is gone: {str(error).splitlines()[0]}", WRONG)
 
 

@@ -39,6 +39,17 @@ def first_lost_before_it_shards(rank: int) -> None:
     lost_before_it_shards(rank, dies=0)
 
 
+def first_lost_of_a_mesh(rank: int) -> None:
+    """The rank with the store dies before others meet in groups that it is not in."""
+    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
+    dist.barrier()
+    if rank == 0:
+        die()
+    sharded = model()
+    fsdp.fully_shard(sharded, mesh=mesh)
+    sharded(torch.ones(4, 32)).square().mean().backward()
+
+
 def lost_before_its_module(rank: int) -> None:
     """A rank dies before it makes its module, in whose constructor nobody waits."""
     dist.barrier()

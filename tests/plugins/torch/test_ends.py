@@ -19,6 +19,7 @@ LOST = (
     "lost_before_it_shards",
     "lost_of_three_before_it_shards",
     "first_lost_before_it_shards",
+    "first_lost_of_a_mesh",
     "lost_before_its_module",
     "lost_as_it_meets",
     "lost_as_it_connects",
