@@ -170,7 +170,7 @@ def _lead(store: Store, ranks: int, text: str, patience: _Patience) -> tuple[str
     said = [text, *(other for _, other in there)]
     for other, _ in there:
         store.set(other, json.dumps(said if late is None else vars(late)))
-    if late is not None or len(set(said)) > 1:
+    if (late is not None and not late.lost) or len(set(said)) > 1:  # All may see a loss by themselves.
         wait_until(lambda: store.check([f"{other}/read" for other, _ in there]), READ_LIMIT_S)
     if late is not None:
         raise late
