@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.fsdp as fsdp
 from end_cases import mark, model, prophet, trained
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -41,7 +42,7 @@ def first_lost_before_it_shards(rank: int) -> None:
 
 def first_lost_of_a_mesh(rank: int) -> None:
     """The rank with the store dies before others meet in groups that it is not in."""
-    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
     dist.barrier()
     if rank == 0:
         die()
