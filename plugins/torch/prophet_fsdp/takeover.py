@@ -228,7 +228,9 @@ def _agree(group: dist.ProcessGroup, text: str) -> tuple[list[str], Any]:
 def _process_ends() -> None:
     """Send what other ranks may still wait for. A process that fails does not wait for long."""
     failing = sys.exc_info()[1] is not None or getattr(sys, "last_value", None) is not None
+    patience_s = FAILED_PATIENCE_S if failing else None
     for wire in (*_wires, *_wires):  # What comes on one may begin a stage on another.
-        wire.quiet(FAILED_PATIENCE_S if failing else None)
+        if not wire.quiet(patience_s) and failing:
+            patience_s = 0.0
     for wire in _wires:
         wire.close(STILL_LIMIT_S)
