@@ -29,6 +29,8 @@ PROBE_BYTES = 4 << 10
 PROBES = 3
 THREADS = MOST_AT_ONCE
 """Threads of each group. An idle one costs nothing."""
+OWN_DESCRIPTORS = 4
+"""File descriptors of a group besides its connections. Gloo ends the process where there are too few."""
 NAME = "prophet"
 """Name of each group for torch's own tools."""
 
@@ -86,7 +88,7 @@ def backend_on_processors(group: dist.ProcessGroup) -> str:
 
 
 def _require_room(sockets: int) -> None:
-    """Raise ConnectionError if connections would take more than half of the file descriptors that are left: the program
+    """Raise ConnectionError if a group would take more than half of the file descriptors that are left: the program
     will want some, too.
     """
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -94,7 +96,7 @@ def _require_room(sockets: int) -> None:
         return
     taken = len(list(Path("/proc/self/fd").iterdir())) - 1  # but for that of the folder
     left = max(0, most - taken)
-    if 2 * sockets > left:
+    if 2 * (sockets + OWN_DESCRIPTORS) > left:
         raise ConnectionError(
             f"{left} file descriptors are left of {most} (ulimit -n), too few for connections to {sockets} ranks"
         )

@@ -28,7 +28,7 @@ from tools.ports import free_port
 RANKS = 2
 MORE_RANKS = {
     **{"killed_of_three": 3, "first_killed_of_three": 3, "killed_of_five": 5},
-    **{"lost_of_three_before_it_shards": 3, "first_lost_of_a_mesh": 4},
+    **{"lost_of_three_before_it_shards": 3, "first_lost_of_a_mesh": 4, "fewer_and_fewer_descriptors": 3},
 }
 """Number of ranks, in cases with more than RANKS."""
 KEEPS_THE_STORE = ("killed_of_five",)

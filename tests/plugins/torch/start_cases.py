@@ -1,10 +1,14 @@
-"""Cases of test_ends.py: ranks that are lost while the others begin. end_ranks.py runs them with end_cases.py's."""
+"""Cases of test_ends.py: ranks that are lost, or have few descriptors, while the others begin. end_ranks.py runs them
+with end_cases.py's.
+"""
 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -13,6 +17,9 @@ import torch.distributed.fsdp as fsdp
 from end_cases import mark, model, prophet, trained
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
+
+MOST_LEFT = 13
+"""Descriptors with which there is room for all that a rank needs."""
 
 
 def die(*_: Any) -> NoReturn:
@@ -77,6 +84,19 @@ def lost_as_it_connects(rank: int) -> None:
     trained(DistributedDataParallel(model()), 3)
 
 
+def fewer_and_fewer_descriptors(rank: int) -> None:
+    """One rank has a few file descriptors left for each new module, and one less for each."""
+    mark()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for left in range(MOST_LEFT, 1, -1):
+        if rank == 1:
+            taken = len(list(Path("/proc/self/fd").iterdir())) - 1  # except that of the folder
+            resource.setrlimit(resource.RLIMIT_NOFILE, (taken + left, limits[1]))
+        ddp = DistributedDataParallel(model())
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        trained(ddp, 1)
+
+
 CASES: dict[str, Callable[[int], None]] = {
-    name: value for name, value in list(globals().items()) if name.partition("_")[0] in ("lost", "first")
+    name: value for name, value in list(globals().items()) if name.partition("_")[0] in ("lost", "first", "fewer")
 }

@@ -44,6 +44,8 @@ NAMES = (
     "comes_late:plain",
     "few_descriptors",
     "few_descriptors:plain",
+    "fewer_and_fewer_descriptors",
+    "fewer_and_fewer_descriptors:plain",
     "cannot_connect",
     "no_descriptor_in_mid_job",
     "no_descriptor_in_mid_job:plain",
@@ -190,7 +192,7 @@ def weights(rank: Rank) -> list[str]:
     return [line for line in rank.log.splitlines() if line.startswith("weights")]
 
 
-@pytest.mark.parametrize("name", ["comes_late", "few_descriptors"])
+@pytest.mark.parametrize("name", ["comes_late", "few_descriptors", "fewer_and_fewer_descriptors"])
 def test_a_start_that_torch_makes_is_made(ends: Path, name: str) -> None:
     for scheduled, plain in zip(ranks(ends, name), ranks(ends, f"{name}:plain"), strict=True):
         assert scheduled.status == plain.status == 0, scheduled.log
