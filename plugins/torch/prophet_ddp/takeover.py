@@ -35,7 +35,7 @@ from prophet_ddp.turns import Turns, make_torch_reducer
 from prophet_ddp.wide_gloo import backend_on_processors
 from prophet_scheduler import __version__
 from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES, Settings
-from prophet_scheduler.frontends.ending import WRONG, at_end, end_process
+from prophet_scheduler.frontends.ending import WRONG, at_end, end_process, raise_if_handlers
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import speaks, warn_of_unknown_variables, warn_once
 from prophet_scheduler.frontends.records import require_records
@@ -97,6 +97,7 @@ def _refusal(ddp: Any, told: Settings, group: dist.ProcessGroup, label: str, syn
             warn_of_unknown_variables(os.environ)
         reason, named = why_not(ddp, group, told), _named(ddp)
     except Exception as error:
+        raise_if_handlers(error)
         reason, named = _failure(error), []
     rows = "\n".join(f"{name} {tuple(param.shape)} {param.dtype}" for name, param in named)
     digest = hashlib.sha256(rows.encode()).hexdigest()[:8]
@@ -122,6 +123,7 @@ def _refusal(ddp: Any, told: Settings, group: dist.ProcessGroup, label: str, syn
         _replace(ddp, told, group, named, store)
         ddp.reducer.rounds.label = label
     except Exception as error:
+        raise_if_handlers(error)
         failed = _failure(error)
     # None goes on with it alone: the others would wait for collectives of this one.
     said, _ = meeting.agree_or_end(

@@ -34,7 +34,7 @@ from prophet_fsdp.says import Iterations
 from prophet_fsdp.wire import ShardGroups, ShardWire
 from prophet_scheduler import __version__
 from prophet_scheduler.core.settings import Settings
-from prophet_scheduler.frontends.ending import WRONG, at_end, end_process
+from prophet_scheduler.frontends.ending import WRONG, at_end, end_process, raise_if_handlers
 from prophet_scheduler.frontends.notices import speaks, warn_of_unknown_variables, warn_once
 from prophet_scheduler.frontends.records import require_records
 from prophet_scheduler.frontends.torch import steps
@@ -190,6 +190,7 @@ def _connect(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
             own_store, lost = PrefixStore(way, store), functools.partial(ended_rank, group)
             groups.append(wide_group(own_store, group.rank(), group.size(), timeout, lost))
     except Exception as error:
+        raise_if_handlers(error)
         (failed, *_) = str(error).splitlines() or [type(error).__name__]
     said, _ = _agree(group, failed)
     for rank, text in enumerate(said):

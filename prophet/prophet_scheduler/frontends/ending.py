@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import functools
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -98,6 +99,19 @@ def end_last() -> None:
     """End with the status of `fail_at_end`. Must run last of all handlers, so register it before any other."""
     if _status:
         end_process("", _status)
+
+
+def raise_if_handlers(error: BaseException) -> None:
+    """Raise the error again if a signal handler of the program has raised it, whatever Prophet did at that moment: it
+    is no failure of Prophet's.
+    """
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = [getattr(handler, "__code__", None) for handler in handlers]
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            raise error
+        trace = trace.tb_next
 
 
 def say(line: str) -> None:

@@ -84,6 +84,39 @@ def lost_as_it_connects(rank: int) -> None:
     trained(DistributedDataParallel(model()), 3)
 
 
+def _told_to_end(takeover: Any, rank: int) -> None:
+    """Have rank 1 told to end where this module decides. The program's handler raises."""
+
+    def handle(*_: Any) -> NoReturn:
+        mark()
+        raise RuntimeError("told to end")
+
+    def told(*_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if rank == 1:
+        signal.signal(signal.SIGTERM, handle)
+        vars(takeover)["why_not"] = told
+
+
+def told_to_end_as_it_meets(rank: int) -> None:
+    """A rank is told to end while Prophet takes the reducer's place."""
+    from prophet_ddp import takeover
+
+    _told_to_end(takeover, rank)
+    trained(DistributedDataParallel(model()), 3)
+
+
+def told_to_end_as_it_shards(rank: int) -> None:
+    """A rank is told to end while Prophet takes over what it has sharded."""
+    from prophet_fsdp import takeover
+
+    _told_to_end(takeover, rank)
+    sharded = model()
+    fsdp.fully_shard(sharded)
+    sharded(torch.ones(4, 32)).square().mean().backward()
+
+
 def fewer_and_fewer_descriptors(rank: int) -> None:
     """One rank has a few file descriptors left for each new module, and one less for each."""
     mark()
@@ -98,5 +131,7 @@ def fewer_and_fewer_descriptors(rank: int) -> None:
 
 
 CASES: dict[str, Callable[[int], None]] = {
-    name: value for name, value in list(globals().items()) if name.partition("_")[0] in ("lost", "first", "fewer")
+    name: value
+    for name, value in list(globals().items())
+    if name.partition("_")[0] in ("lost", "first", "told", "fewer")
 }

@@ -24,8 +24,10 @@ LOST = (
     "lost_as_it_meets",
     "lost_as_it_connects",
 )
+TOLD = ("told_to_end_as_it_meets", "told_to_end_as_it_shards")
 NAMES = (
     *LOST,
+    *TOLD,
     "killed_in_backward",
     "killed_in_backward:plain",
     "killed_in_forward",
@@ -143,6 +145,15 @@ def test_who_begins_does_not_wait_for_a_rank_that_has_ended(ends: Path, name: st
         assert survivor.status == 1, survivor.log
         assert any(words in survivor.log for words in PEER), survivor.log
         assert survivor.after_s < 2 * SLACK_S
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_an_exception_of_the_programs_signal_handler_comes_through_prophet(ends: Path, name: str) -> None:
+    survivor, told = ranks(ends, name)
+    assert (survivor.status, told.status) == (1, 1), survivor.log + told.log
+    assert "RuntimeError: told to end" in told.log and "Prophet:" not in told.log
+    assert any(words in survivor.log for words in PEER), survivor.log
+    assert survivor.after_s < 2 * SLACK_S
 
 
 def test_after_a_death_the_program_gets_torchs_error_once_and_then_what_there_is(ends: Path) -> None:
