@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -102,16 +103,18 @@ def end_last() -> None:
 
 
 def raise_if_handlers(error: BaseException) -> None:
-    """Raise the error again if a signal handler of the program has raised it, whatever Prophet did at that moment: it
-    is no failure of Prophet's.
+    """Raise what a signal handler has raised, if that is this error or its cause, whatever Prophet did at that moment:
+    it is no failure of Prophet's.
     """
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = [getattr(handler, "__code__", None) for handler in handlers]
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code in codes:
-            raise error
-        trace = trace.tb_next
+    cause: BaseException | None = error
+    while cause is not None:
+        # Python's own handler, of Ctrl-C, has no code. What begins in C makes an error of its own of what comes there.
+        frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
+        if not isinstance(cause, Exception) or any(frame.f_code in codes for frame in frames):
+            raise cause
+        cause = cause.__cause__
 
 
 def say(line: str) -> None:
