@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from prophet_ddp.events import EventLog
 from prophet_ddp.records import ModuleRecord
@@ -76,6 +77,31 @@ class ShardSlot(Slot):
 
     def expect(self) -> None:
         """Leave it as it was promised: a program may have cleared or written it within backward."""
+
+    def see(self, grad: Any) -> None:
+        """Remember the gradient as the program is to find it, and where this rank's part of it lies."""
+        super().see(grad)
+        if grad is not None:
+            part = grad._local_tensor
+            lies = part.storage_offset(), part.size(), part.stride()
+            self._lies = StorageWeakRef(part.untyped_storage()), lies  # type: ignore[no-untyped-call]
+
+    def sent(self) -> torch.Tensor | None:
+        """Return the staged gradient, or another in its memory if the program has kept this rank's part of it alone.
+        None if all of it is gone or was written to.
+        """
+        grad = super().sent()
+        if grad is not None or self.seen is None or self.seen[0]() is not None:
+            return grad
+        memory, lies = self._lies
+        storage = torch.UntypedStorage._new_with_weak_ptr(memory.cdata)
+        if storage is None:
+            return None
+        param: Any = self.param
+        with references.unhandled():
+            part = torch.empty(0, dtype=param.dtype, device="cpu").set_(storage, *lies)
+            grad = DTensor(part, param._spec, requires_grad=False)
+            return grad if _first(grad).isnan().any() else None
 
     def version_of(self, grad: torch.Tensor) -> int:
         # torch._foreach_zero_, as zero_grad() calls it, changes no version of a DTensor.

@@ -212,7 +212,10 @@ class Updates:
         """True if the program, which has dropped the optimizer, holds any of that."""
         own = self._entries.get(slot, {})
         tensors = [name for name, value in own.items() if isinstance(value, torch.Tensor)]
-        return any(torch_aliases.holders(own, name) > 1 or torch_aliases.is_held(own[name]) for name in tensors)
+        return any(
+            torch_aliases.holders(own, name) > 1 or any(map(torch_aliases.is_held, references.parts_of(own[name])))
+            for name in tensors
+        )
 
     def _state_is_out(self) -> bool:
         """True if the program has the dictionary of all states, but for optimizers that share it: these ask here."""
