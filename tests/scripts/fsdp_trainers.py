@@ -115,6 +115,27 @@ def saved_beside(model, optimizer):
 
 
 @way(layers, adamw)
+def memory_renewed(model, optimizer):
+    """Parameters and gradients get new memory after a step. Gradients are cleared in place before some steps."""
+    losses = []
+    for iteration in range(6):
+        loss = loss_of(model)
+        loss.backward()
+        if iteration % 3 == 1:
+            optimizer.zero_grad(set_to_none=False)
+        optimizer.step()
+        weights = [param.detach().clone() for param in model.parameters()]
+        if iteration % 2:
+            model.to_empty(device="cpu")
+            with torch.no_grad():
+                for param, value in zip(model.parameters(), weights, strict=True):
+                    param.copy_(value)
+        optimizer.zero_grad()
+        losses += [loss.item(), step(model, optimizer)]
+    return losses
+
+
+@way(layers, adamw)
 def read_by_a_thread(model, optimizer):
     """A thread reads what step() has changed, right after it."""
     seen = []

@@ -91,8 +91,14 @@ class ShardSlot(Slot):
         None if all of it is gone or was written to.
         """
         grad = super().sent()
-        if grad is not None or self.seen is None or self.seen[0]() is not None:
-            return grad
+        if grad is None and self.seen is not None:
+            if self.seen[0]() is None:
+                grad = self._in_its_memory()
+            if grad is None:
+                self.forget_gradient()
+        return grad
+
+    def _in_its_memory(self) -> torch.Tensor | None:
         memory, lies = self._lies
         storage = torch.UntypedStorage._new_with_weak_ptr(memory.cdata)
         if storage is None:
@@ -100,8 +106,12 @@ class ShardSlot(Slot):
         param: Any = self.param
         with references.unhandled():
             part = torch.empty(0, dtype=param.dtype, device="cpu").set_(storage, *lies)
-            grad = DTensor(part, param._spec, requires_grad=False)
+            grad: torch.Tensor = DTensor(part, param._spec, requires_grad=False)
             return grad if _first(grad).isnan().any() else None
+
+    def forget_gradient(self) -> None:
+        """Refer to it no more: torch swaps a gradient for another, as in model.to(), only where nobody refers to it."""
+        self.seen = self.base = None
 
     def version_of(self, grad: torch.Tensor) -> int:
         # torch._foreach_zero_, as zero_grad() calls it, changes no version of a DTensor.
@@ -132,8 +142,7 @@ class ShardSlot(Slot):
         if grad is not None:
             average = self.average() if average is None else average
             grad._local_tensor.copy_(average._local_tensor)
-        # torch swaps a gradient for another, as in model.to(), only where nobody refers to it.
-        self.seen = self.base = None
+        self.forget_gradient()
 
 
 def _first(grad: Any) -> torch.Tensor:

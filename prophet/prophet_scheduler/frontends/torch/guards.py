@@ -138,8 +138,7 @@ def forget_dropped() -> None:
         for slot in dropped:
             parts = references.parts_of(slot.param)
             held = any(torch_aliases.is_held(part, ours[references.storage_key(part)]) for part in parts)
-            held = held or slot.sent() is not None
-            if held or (slot.life.pending and slot.owner.state_is_held(slot)):
+            if held or slot.sent() is not None or (slot.life.pending and slot.owner.state_is_held(slot)):
                 _some_dropped = True  # It may go later.
             else:
                 lost.setdefault(slot.owner if slot.life.pending else slot.rounds, []).append(slot)

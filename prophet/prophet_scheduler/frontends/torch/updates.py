@@ -393,7 +393,7 @@ class Updates:
                 sent = slot.sent()
                 if sent is not None:
                     slot.streams.keep(sent, slot.streams.home)
-                    sharing = [other for other in slot.watched.slots if other.sent() is sent]
+                    sharing = [other for other in slot.watched.slots if other is not slot and other.sent() is sent]
                     slot.bring_home(stepped)
                     for other in sharing:
                         other.see(sent)
