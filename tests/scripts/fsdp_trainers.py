@@ -198,6 +198,23 @@ def state_kept(model, optimizer):
     return seen
 
 
+@way(layers, lambda params: torch.optim.SGD(params, lr=0.1, fused=True))
+def refused(model, optimizer):
+    """The optimizer refuses parts of parameters in its first step, so another makes it."""
+    losses, refusals = [], 0
+    for _ in range(5):
+        losses.append(loss_of(model))
+        losses[-1].backward()
+        try:
+            optimizer.step()
+        except NotImplementedError:
+            refusals += 1
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            optimizer.step()
+        optimizer.zero_grad()
+    return losses, refusals
+
+
 @way(layers)
 def several_losses(model, optimizer):
     """Two losses of one forward pass, each with a backward pass of its own; a schedule of rate and momentum."""
