@@ -39,7 +39,7 @@ from prophet_scheduler.forks import free_in_forks, hold_over_fork
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import aliases as torch_aliases
-from prophet_scheduler.frontends.torch import compiled, references, threads, unseen
+from prophet_scheduler.frontends.torch import compiled, program_state, references, threads, unseen
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.between import call_before, patch_parameters, patch_zero_grad
 from prophet_scheduler.frontends.torch.life import FORGET, UPDATE, Life, Sight, move
@@ -111,7 +111,7 @@ def may_go(slots: Iterable[Slot]) -> None:
     """Let the program drop these parameters from now on. A pending update is still made while anything holds the
     parameter's memory.
     """
-    with references.at_work(), references.unhandled():
+    with references.at_work(), references.unhandled(), program_state.outermost():
         for slot in slots:
             param = slot.param
             memory = param.detach() if slot.life.to_come else None
@@ -135,12 +135,12 @@ def forget_dropped() -> None:
     kept = [slot for slots in list(_kept.values()) for slot in slots]
     dropped = {slot for slot in kept if slot.dropped and slot.life.to_come}
     with references.at_work(), references.unhandled():
-        ours = Counter(references.storage_key(slot.param) for slot in dropped)
+        ours = Counter(key for key, _ in _keys_of(dropped))
         lost: dict[Any, list[Slot]] = {}
         for slot in dropped:
-            shared = ours[references.storage_key(slot.param)]
-            held = torch_aliases.is_held(slot.param, shared) or slot.sent() is not None
-            if held or (slot.life.pending and slot.owner.state_is_held(slot)):
+            parts = references.parts_of(slot.param)
+            held = any(torch_aliases.is_held(part, ours[references.storage_key(part)]) for part in parts)
+            if held or slot.sent() is not None or (slot.life.pending and slot.owner.state_is_held(slot)):
                 _some_dropped = True  # It may become free later.
             else:
                 lost.setdefault(slot.owner if slot.life.pending else slot.rounds, []).append(slot)
