@@ -32,7 +32,7 @@ from prophet_fsdp.says import Iterations
 from prophet_fsdp.stages import Reduction, Stage
 from prophet_fsdp.turns import Turns
 from prophet_fsdp.wire import ShardWire
-from prophet_scheduler.frontends.ending import say
+from prophet_scheduler.frontends.ending import raise_if_handlers, say
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.arena import Slot
@@ -310,8 +310,9 @@ class ShardRounds(AwaitedRounds):
         if self.turns.iteration_ends(now) and self._exchange is not None:
             try:
                 self.turns.decide(self._exchange(self.turns.measured))
-            except Exception:  # A peer is lost: the next wait raises the error.
-                self.turns.settled = True
+            except Exception as error:
+                raise_if_handlers(error)
+                self.turns.settled = True  # A peer is lost: the next wait raises the error.
             if self.turns.settled and self.turns.own:
                 self._given_back()
         if self.turns.own != own:
