@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any, NoReturn
 
 import pytest
+
+from prophet_scheduler.frontends.ending import raise_if_handlers
 
 PROGRAM = """
 import os
@@ -63,3 +69,45 @@ def test_who_leaves_well_without_exit_handlers_does_what_is_to_be_done_first(
     assert done.stdout.splitlines() == printed
     said = "Prophet: at the end of the process: OSError: no such thing\n"
     assert done.stderr == said * bool(printed)
+
+
+class Told(Exception):
+    """What the handler of these tests raises."""
+
+
+@pytest.fixture
+def handled() -> Iterator[None]:
+    def handle(*_: Any) -> NoReturn:
+        raise Told
+
+    before = signal.signal(signal.SIGUSR2, handle)
+    yield
+    signal.signal(signal.SIGUSR2, before)
+
+
+def failure(told: bool) -> Exception:
+    try:
+        if told:
+            os.kill(os.getpid(), signal.SIGUSR2)
+        raise ValueError("made for a test")
+    except Exception as error:
+        return error
+
+
+def caused(cause: BaseException) -> Exception:
+    """Return an error with this cause, as of an import of what is written in C."""
+    try:
+        raise ImportError("initialization failed") from cause
+    except ImportError as error:
+        return error
+
+
+@pytest.mark.usefixtures("handled")
+def test_what_a_signal_handler_has_raised_is_raised_again_and_nothing_else() -> None:
+    raise_if_handlers(failure(told=False))
+    raise_if_handlers(caused(failure(told=False)))
+    for error in (failure(told=True), caused(failure(told=True))):
+        with pytest.raises(Told):
+            raise_if_handlers(error)
+    with pytest.raises(KeyboardInterrupt):
+        raise_if_handlers(caused(KeyboardInterrupt()))

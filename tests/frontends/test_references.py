@@ -15,9 +15,12 @@ import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function_unary
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from prophet_scheduler.frontends.torch import references
 
@@ -198,16 +201,64 @@ def test_lists_of_numbers_of_a_tensor_kept_from_before_are_seen_at_any_depth(use
         assert used == [("update",)], values
 
 
-def test_somebodys_own_function_may_read_whatever_its_arguments_hold(used: Used, pending: torch.Tensor) -> None:
-    for config in ({"p": pending}, [[pending]], [{"p": 1}]):
-        del used[:]
-        nested(torch.ones(1), config)
-        assert used == [("update", "another")]
-    del used[:]
-    nested(torch.ones(1), [1, "two", (3.0)])
+class Holder:
+    """Object of a program's own that supports __torch_function__."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return 0
+
+
+class Calls(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def in_a_dispatch_mode() -> None:
+    with Calls():  # type: ignore[no-untyped-call]
+        torch.ones(1)
+
+
+def with_saved_tensors_packed() -> None:
+    with saved_tensors_hooks(lambda saved: saved, lambda saved: saved):
+        torch.ones(1)
+
+
+RUNS_MORE: dict[str, Callable[[torch.Tensor], object]] = {
+    "somebody's own function": lambda p: nested(torch.ones(1), [1, "two", (3.0)]),
+    "and what it gets": lambda p: nested(torch.ones(1), {"p": p}),
+    "an object": lambda p: torch.add(Holder(p), 1),  # type: ignore[call-overload]
+    "objects in a list": lambda p: torch.stack([Holder(p)]),  # type: ignore[list-item]
+    "a mode": lambda p: in_a_dispatch_mode(),
+    "hooks": lambda p: with_saved_tensors_packed(),
+}
+
+
+@pytest.mark.parametrize("name", RUNS_MORE)
+def test_a_call_that_may_run_code_of_the_program_may_read_anything(
+    used: Used, pending: torch.Tensor, name: str
+) -> None:
+    RUNS_MORE[name](pending)
+    assert used and set(used) == {("update", "another")}
+
+
+def in_torchs_own_mode() -> None:
+    with FlopCounterMode(display=False):
+        torch.ones(1)
+
+
+def kept_on_the_processor() -> None:
+    with save_on_cpu():
+        torch.ones(1)
+
+
+@pytest.mark.parametrize("action", [in_torchs_own_mode, kept_on_the_processor])
+def test_torchs_own_modes_and_hooks_read_nothing_more(used: Used, action: Callable[[], None]) -> None:
+    action()
     assert not used
-    nested(torch.ones(1), [pending])
-    assert used == [("update",)]
 
 
 class OfTheProgram(TorchFunctionMode):

@@ -214,4 +214,75 @@ def several_forward_passes(ddp, optimizer):
     return losses
 
 
+class Gaps(nn.Module):
+    """Parameters that are parts of larger tensors, one of them across."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Linear(32, 24)
+        self.columns = nn.Parameter(torch.randn(24, 20)[:, ::2])
+        self.rows = nn.Parameter(torch.randn(20, 24).t()[:, ::2])
+
+    def forward(self, inputs):
+        hidden = self.stem(inputs)
+        return 0.1 * (hidden @ self.columns) + 0.1 * (hidden @ self.rows)
+
+
+@way(Gaps)
+def gaps(ddp, optimizer):
+    """Momentum lies in memory as gradients do."""
+    losses = [train(ddp, optimizer) for _ in range(6)]
+    return losses, [own["momentum_buffer"].stride() for own in optimizer.state.values()]
+
+
+def twice():
+    block = nn.Linear(48, 48)
+    wide = [nn.Sequential(nn.Linear(48, 192), nn.ReLU(), nn.Linear(192, 48)) for _ in range(2)]
+    return nn.Sequential(nn.Linear(32, 48), block, wide[0], block, wide[1], block, nn.Linear(48, 10))
+
+
+@way(twice)
+def autocast(ddp, optimizer):
+    """It casts the block's weight once, and sums its gradients in half precision."""
+    losses = []
+    for _ in range(8):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = loss_of(ddp, *batch())
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+class Attentive(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(32, 4, 48, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+        self.attention = nn.MultiheadAttention(32, 4, batch_first=True)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, inputs):
+        hidden = self.encoder(inputs[:, None].expand(-1, 3, -1))
+        return self.head(self.attention(hidden, hidden, hidden)[0].sum(1))
+
+
+@way(Attentive)
+def evaluated(ddp, optimizer):
+    """torch then computes such modules in another way, as a whole and one by one."""
+    outputs = []
+    for _ in range(6):
+        train(ddp, optimizer)
+        ddp.eval()
+        with torch.no_grad():
+            outputs.append(ddp.module.encoder.layers[1](torch.ones(1, 3, 32)))
+            outputs.append(ddp.module(torch.ones(2, 32)))
+        train(ddp.train(), optimizer)
+        with torch.inference_mode():
+            outputs.append(ddp.module.eval()(torch.ones(2, 32)).clone())
+        ddp.train()
+    return outputs
+
+
 run_ddp()

@@ -1,5 +1,7 @@
 """The wrapper's options, and what was there before the module is wrapped. Backends are left to torch: gloo."""
 
+import warnings
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -116,6 +118,12 @@ with_options(2, gradient_as_bucket_view=True)
 with_options(3, gradient_as_bucket_view=True, find_unused_parameters=True)
 with_options(4, gradient_as_bucket_view=True, static_graph=True)
 with_options(5, init_sync=False)
+
+
+@way(find_unused_parameters=True)
+def warnings_are_errors(ddp, optimizer):
+    with warnings.catch_warnings(action="error"):
+        return [train(ddp, optimizer) for _ in range(5)]
 
 
 def some_ignored(model):

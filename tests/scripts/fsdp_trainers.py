@@ -115,6 +115,27 @@ def saved_beside(model, optimizer):
 
 
 @way(layers, adamw)
+def memory_renewed(model, optimizer):
+    """Parameters and gradients get new memory after a step. Gradients are cleared in place before some steps."""
+    losses = []
+    for iteration in range(6):
+        loss = loss_of(model)
+        loss.backward()
+        if iteration % 3 == 1:
+            optimizer.zero_grad(set_to_none=False)
+        optimizer.step()
+        weights = [param.detach().clone() for param in model.parameters()]
+        if iteration % 2:
+            model.to_empty(device="cpu")
+            with torch.no_grad():
+                for param, value in zip(model.parameters(), weights, strict=True):
+                    param.copy_(value)
+        optimizer.zero_grad()
+        losses += [loss.item(), step(model, optimizer)]
+    return losses
+
+
+@way(layers, adamw)
 def read_by_a_thread(model, optimizer):
     """A thread reads what step() has changed, right after it."""
     seen = []
@@ -175,6 +196,23 @@ def state_kept(model, optimizer):
         step(model, optimizer)
         seen += [float(array.sum()) for array in arrays]
     return seen
+
+
+@way(layers, lambda params: torch.optim.SGD(params, lr=0.1, fused=True))
+def refused(model, optimizer):
+    """The optimizer refuses parts of parameters in its first step, so another makes it."""
+    losses, refusals = [], 0
+    for _ in range(5):
+        losses.append(loss_of(model))
+        losses[-1].backward()
+        try:
+            optimizer.step()
+        except NotImplementedError:
+            refusals += 1
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            optimizer.step()
+        optimizer.zero_grad()
+    return losses, refusals
 
 
 @way(layers)

@@ -145,7 +145,9 @@ def test_every_cell_of_the_faults_config_is_a_job(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_part_that_is_none_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="'start' is no part of the soak; its parts are starts, tasks, training"):
+    with pytest.raises(
+        UserError, match="'start' is no part of the soak; its parts are starts, tasks, training, faults"
+    ):
         soak.measure(tmp_path, tmp_path, parts="starts,start")
 
 

@@ -24,7 +24,7 @@ from prophet_ddp.arena import DdpArena
 from prophet_ddp.control import Control
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, RankGroups
-from prophet_ddp.lost_ranks import LostRanks
+from prophet_ddp.lost_ranks import LostRanks, ended_rank
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.terms import Channel, Hardware, RoundTerms
 from prophet_ddp.wide_gloo import probe, wide_group
@@ -82,7 +82,7 @@ class OnProcessors:
     def new_group(self, group: dist.ProcessGroup, store: Store, timeout: datetime.timedelta) -> Any:
         """Make a gloo group."""
         meeting = PrefixStore("gloo", store)
-        return wide_group(meeting, group.rank(), group.size(), timeout)
+        return wide_group(meeting, group.rank(), group.size(), timeout, functools.partial(ended_rank, group))
 
     def connect(self, own: Any) -> Probe:
         """Connect, and measure a lone operation."""

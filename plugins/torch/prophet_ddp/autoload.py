@@ -22,7 +22,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from prophet_scheduler.frontends.ending import end_last
+from prophet_scheduler.frontends.ending import end_last, raise_if_handlers
 from prophet_scheduler.frontends.importlib_bootstrap import around_import, passed_over
 from prophet_scheduler.frontends.notices import logger, speaks, warn_of_no_policy
 
@@ -37,6 +37,7 @@ def call_after_import(name: str, then: Callable[[ModuleType], None]) -> None:
         try:
             then(module)
         except Exception as error:
+            raise_if_handlers(error)
             logger.warning("Prophet stays off: %s: %s", type(error).__name__, error)
 
     if name in sys.modules:
@@ -93,6 +94,7 @@ def takeover_in(package: str) -> Any:
         takeover = importlib.import_module(f"{package}.{part}")
         takeover.settings()
     except Exception as error:
+        raise_if_handlers(error)
         logger.warning("Prophet stays off: %s: %s", type(error).__name__, error)
         return None
     return takeover

@@ -17,7 +17,7 @@ from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch.threads import OWN
 
 FAILED_PATIENCE_S = 5.0
-"""Seconds without progress after which a failing process stops serving ranks that may want its data."""
+"""Seconds without progress, once, after which a failing process stops serving ranks that may want its data."""
 STILL_LIMIT_S = 2.0
 """Maximum wait at the end of the process for operations in flight to finish or fail, in seconds."""
 
@@ -43,9 +43,11 @@ def process_ends() -> None:
     exit status reports it.
     """
     failing = _failing()
+    patience_s = FAILED_PATIENCE_S if failing else None
     for issuer in issuers:
         try:
-            issuer.quiet(FAILED_PATIENCE_S if failing else None)
+            if not issuer.quiet(patience_s):
+                patience_s = 0.0
         except Exception as error:
             if not failing:
                 say(f"the last averages of this rank never arrived: {error}")
@@ -66,9 +68,11 @@ def finish(modules: Iterable[ModuleRounds]) -> None:
     Raises what torch would have raised in backward, unless the program already ends with another exception.
     """
     failing = _failing()
+    patience_s = FAILED_PATIENCE_S if failing else None
     try:
         for issuer in issuers:
-            if not issuer.quiet(FAILED_PATIENCE_S if failing else None):
+            if not issuer.quiet(patience_s):
+                patience_s = 0.0
                 issuer.fail(RuntimeError(f"the process group ended, and nothing arrived for {FAILED_PATIENCE_S:g} s"))
         for rounds in modules:
             rounds.flush()

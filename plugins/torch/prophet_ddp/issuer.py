@@ -313,6 +313,7 @@ class Issuer:
             elif not isinstance(error, Exception):
                 self._call_back(operation)  # The callback may not have been added yet.
             if not isinstance(error, Exception):
+                self.error_is_known()
                 raise
 
     def _call_back(self, operation: JointOperation) -> None:

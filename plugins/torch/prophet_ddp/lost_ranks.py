@@ -1,6 +1,7 @@
 """The other ranks of a module's group: which rank an error of gloo's means, which was lost first, and which is late.
 
-Rule of this file: what ranks write to their store to find that out, and the words for it.
+Rule of this file: what ranks write to their store to find that out, and the words for it; and which rank has ended, as
+the connections of torch's own group show.
 
 An error names the address of one end of a broken connection. So each rank writes the addresses of its ends to the
 store. A rank that has lost another usually exits too, which its own peers then notice. So the first loss is also in the
@@ -22,12 +23,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from prophet_scheduler.frontends.torch.threads import OWN
 
 ANSWER_LIMIT_S = 1.0
 """Maximum wait for a store's answer after a loss, in seconds: the store's host may be what was lost."""
+
+ENDED_TAG = 0x50726F70
+"""Tag of what no rank sends."""
 
 Ends = dict[str, list[int]]
 """Ports of a process's connections, by its own address on them."""
@@ -141,6 +147,28 @@ def _answer(question: Callable[[], Any]) -> Any:
         thread.join(ANSWER_LIMIT_S)
         _silent = thread.is_alive()
     return answers[0] if answers else None
+
+
+def ended_rank(group: dist.ProcessGroup) -> int | None:
+    """Return a rank that has ended, as the `group` counts; None if none is known to have.
+
+    Gloo takes no request for data from a closed connection. Others stay unanswered, which harms nothing. torch counts
+    them and, where it is asked to compare all that ranks do, has another backend, which is left alone.
+    """
+    try:
+        backend: Any = group._get_backend(torch.device("cpu"))
+    except (RuntimeError, AttributeError):
+        return None
+    gloo: Any = dist.ProcessGroupGloo
+    if not isinstance(backend, gloo):
+        return None
+    for rank in range(group.size()):
+        try:
+            if rank != group.rank():
+                backend.recv([torch.empty(1, dtype=torch.uint8, device="cpu")], rank, ENDED_TAG)
+        except RuntimeError:
+            return rank
+    return None
 
 
 def ends_here() -> Ends:

@@ -7,21 +7,25 @@ makes a random name, and waits only for entries under that name. The group's fir
 reply under it with their own names, and get all texts under those. A rank that has found the name of an earlier life
 looks again.
 
-A rank that fails while it connects reports that, and the others do not wait for it.
+A rank that fails while it connects reports that, and the others do not wait for it. Nor do they wait for a rank that
+has ended, as the connections of torch's own group show.
 """
 
 from __future__ import annotations
 
 import datetime
+import functools
 import hashlib
 import json
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
+from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_group, _get_default_store
 
+from prophet_ddp.lost_ranks import ended_rank
 from prophet_scheduler.core import settings as names
 from prophet_scheduler.frontends.ending import WRONG, end_process
 from prophet_scheduler.frontends.notices import warn_once
@@ -34,22 +38,34 @@ READ_LIMIT_S = 5.0
 """Maximum time in seconds that the first rank stays for differing ranks to read its text: its store may go with it."""
 CONNECT_LIMIT_S = 30.0
 """Maximum wait for another rank to connect, in seconds. All ranks have already reached that step."""
+LOST_LOOK_S = 1.0
+"""Seconds between two checks for ranks that have ended."""
 
 _counts: dict[tuple[str, int], int] = {}
 """Number of meetings of a group so far, by its name in the store and this rank in it."""
 
 
 class SilentRank(Exception):
-    """A rank of the group has not answered in time: `rank`, as the group counts."""
+    """A rank of the group has not answered in time, or has ended (`lost`): `rank`, as the group counts."""
+
+    def __init__(self, rank: int, lost: bool = False) -> None:
+        super().__init__(f"rank {rank} {'was lost' if lost else 'does not answer'}")
+        self.rank = rank
+        self.lost = lost
+
+
+class LostRank(Exception):
+    """Rank `rank` of the job has ended."""
 
     def __init__(self, rank: int) -> None:
-        super().__init__(f"rank {rank} does not answer")
-        self.rank = rank
+        super().__init__(f"rank {rank} was lost")
 
 
 def agree_or_end(group: dist.ProcessGroup, text: str, limit_s: float, silent: str) -> tuple[list[str], Store]:
     """Call `agree`, and warn of a rank that is silent for AGREE_LIMIT_S. A rank that is silent for `limit_s` ends this
     process, and so does a store that is gone. `silent` is what messages say about a silent rank.
+
+    Raises LostRank if a rank of the job was lost. torch's next operation in the group then fails with torch's words.
     """
     members = dist.get_process_group_ranks(group)
 
@@ -60,12 +76,17 @@ def agree_or_end(group: dist.ProcessGroup, text: str, limit_s: float, silent: st
     try:
         return agree(group, text, limit_s, AGREE_LIMIT_S, tell)
     except SilentRank as error:
+        if error.lost:
+            raise LostRank(members[error.rank]) from None
         end_process(
             f"rank {members[error.rank]} {silent} within {limit_s:g} s; start all ranks with {names.DDP_SCHEDULER}, or "
             "none",
             WRONG,
         )
     except RuntimeError as error:
+        everybody = _get_default_group()
+        if wait_until(lambda: ended_rank(everybody) is not None, READ_LIMIT_S):
+            raise LostRank(0) from None  # The store was lost with its rank, of this group or not.
         end_process(f"the store through which ranks agree is gone: {str(error).splitlines()[0]}", WRONG)
 
 
@@ -78,18 +99,31 @@ def agree(
     own = place, group.rank()  # In torch's tests ranks may be threads of one process.
     _counts[own] = _counts.get(own, 0) + 1
     store = PrefixStore(f"prophet/{place}/{_counts[own]}", _get_default_store())
-    return meet(store, group.rank(), group.size(), text, limit_s, tell_after_s, tell)
+    lost = functools.partial(ended_rank, group)
+    return meet(store, group.rank(), group.size(), text, limit_s, tell_after_s, tell, lost)
+
+
+def nobody() -> None:
+    """Return no rank."""
 
 
 def meet(
-    store: Store, rank: int, ranks: int, text: str, limit_s: float, tell_after_s: float, tell: Callable[[int], None]
+    store: Store,
+    rank: int,
+    ranks: int,
+    text: str,
+    limit_s: float,
+    tell_after_s: float,
+    tell: Callable[[int], None],
+    lost: Callable[[], int | None] = nobody,
 ) -> tuple[list[str], Store]:
     """Return each rank's text, by rank, and a part of the store that no earlier life has used.
 
     In one life each rank calls this once in a store. Calls `tell(rank)` once if a rank is silent for `tell_after_s`
-    seconds. Raises SilentRank after `limit_s` seconds, and the store's error if it is gone.
+    seconds. Raises SilentRank after `limit_s` seconds, or once `lost()` returns a rank that has ended, and the store's
+    error if it is gone.
     """
-    wait = _Patience(limit_s, tell_after_s, tell)
+    wait = _Patience(limit_s, tell_after_s, tell, lost)
     name, said = _lead(store, ranks, text, wait) if rank == 0 else _follow(store, rank, text, wait)
     return said, PrefixStore(name, store)
 
@@ -100,13 +134,17 @@ def met() -> int:
 
 
 class _Patience:
-    def __init__(self, limit_s: float, tell_after_s: float, tell: Callable[[int], None]) -> None:
+    def __init__(
+        self, limit_s: float, tell_after_s: float, tell: Callable[[int], None], lost: Callable[[], int | None]
+    ) -> None:
         self._limit_s = limit_s
         self._tell_after_s = tell_after_s
         self._tell = tell
+        self._lost = lost
 
     def until(self, there: Callable[[], bool], silent: Callable[[], int | None], more_s: float = 0.0) -> None:
         """Wait until `there()`, `more_s` beyond the limit at most. `silent()` is the awaited rank, if known."""
+        there = unless_lost(there, self._lost)
         if wait_until(there, min(self._tell_after_s, self._limit_s)):
             return
         if self._limit_s > self._tell_after_s and (rank := silent()) is not None:
@@ -131,8 +169,8 @@ def _lead(store: Store, ranks: int, text: str, patience: _Patience) -> tuple[str
     there = [json.loads(store.get(key)) for key in answers if store.check([key])]
     said = [text, *(other for _, other in there)]
     for other, _ in there:
-        store.set(other, json.dumps(said if late is None else late.rank))
-    if late is not None or len(set(said)) > 1:
+        store.set(other, json.dumps(said if late is None else vars(late)))
+    if (late is not None and not late.lost) or len(set(said)) > 1:  # All may see a loss by themselves.
         wait_until(lambda: store.check([f"{other}/read" for other, _ in there]), READ_LIMIT_S)
     if late is not None:
         raise late
@@ -153,11 +191,30 @@ def _follow(store: Store, rank: int, text: str, patience: _Patience) -> tuple[st
         return store.check([own])
 
     patience.until(answered, lambda: None if name else 0, READ_LIMIT_S)
-    said: list[str] | int = json.loads(store.get(own))
+    said: list[str] | dict[str, Any] = json.loads(store.get(own))
     store.set(f"{own}/read", "")
-    if isinstance(said, int):
-        raise SilentRank(said)
+    if isinstance(said, dict):
+        raise SilentRank(**said)
     return name.decode(), said
+
+
+def unless_lost(there: Callable[[], bool], lost: Callable[[], int | None]) -> Callable[[], bool]:
+    """Return `there` such that it raises SilentRank where it is not there and `lost()` returns a rank."""
+    next_s = time.monotonic() + LOST_LOOK_S
+
+    def look() -> bool:
+        nonlocal next_s
+        if there():
+            return True
+        if time.monotonic() < next_s:
+            return False
+        next_s = time.monotonic() + LOST_LOOK_S
+        rank = lost()
+        if rank is not None and not there():  # It may have ended after the last thing that is awaited of it.
+            raise SilentRank(rank, lost=True)
+        return False
+
+    return look
 
 
 def wait_until(there: Callable[[], bool], limit_s: float) -> bool:
@@ -177,9 +234,10 @@ class Meeting(Store):
 
     _FAILED = "failed"
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, lost: Callable[[], int | None] = nobody) -> None:
         super().__init__()
         self._store = store
+        self._lost = lost
 
     def set(self, key: str, value: bytes) -> None:  # type: ignore[override]
         self._store.set(key, value)  # type: ignore[arg-type]
@@ -189,14 +247,16 @@ class Meeting(Store):
         return self._store.get(key)
 
     def wait(self, keys: Sequence[str], timeout: datetime.timedelta = datetime.timedelta.max) -> None:  # type: ignore[override]
-        """Wait until all keys exist. Raises ConnectionError, with the reason, if a rank has failed."""
+        """Wait until all keys exist. Raises ConnectionError, with the reason, if a rank has failed, and SilentRank if
+        one was lost.
+        """
 
         def there() -> bool:
             if self._store.check([self._FAILED]):
                 raise ConnectionError(self._store.get(self._FAILED).decode())
             return self._store.check(list(keys))
 
-        if not wait_until(there, min(CONNECT_LIMIT_S, timeout.total_seconds())):
+        if not wait_until(unless_lost(there, self._lost), min(CONNECT_LIMIT_S, timeout.total_seconds())):
             raise TimeoutError(f"another rank did not connect within {CONNECT_LIMIT_S:g} s")
 
     def fail(self, rank: int, error: Exception) -> None:

@@ -36,7 +36,7 @@ from prophet_scheduler.core.events import EVENT_DTYPE
 from prophet_scheduler.core.settings import PREFIX, Settings
 from prophet_scheduler.core.status import Observed
 from prophet_scheduler.core.units import format_size
-from prophet_scheduler.frontends.ending import at_end, say
+from prophet_scheduler.frontends.ending import at_end, raise_if_handlers, say
 from prophet_scheduler.frontends.notices import logger, speaks, warn_of_unknown_variables
 from prophet_scheduler.frontends.records import require_records
 from prophet_scheduler.frontends.turning import TurningThread
@@ -88,6 +88,7 @@ def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
             _watch = ModuleWatch(ddp, told)
             _watch.begin(told)
     except Exception as error:
+        raise_if_handlers(error)
         does_not_observe(error)
 
 

@@ -27,7 +27,7 @@ from prophet_ddp.agent import Agents, ModuleAgent, WatchingAgent
 from prophet_ddp.assembly import CPU, assemble, deciding_agent, profile_in
 from prophet_ddp.ddp_logger import DdpLogger
 from prophet_ddp.environment import settings_for
-from prophet_ddp.meeting import met
+from prophet_ddp.meeting import LostRank, met
 from prophet_ddp.records import Records
 from prophet_ddp.reducer import LateReducer, wait_before_callbacks
 from prophet_ddp.rounds import ModuleRounds
@@ -35,7 +35,7 @@ from prophet_ddp.turns import Turns, make_torch_reducer
 from prophet_ddp.wide_gloo import backend_on_processors
 from prophet_scheduler import __version__
 from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES, Settings
-from prophet_scheduler.frontends.ending import WRONG, at_end, end_process
+from prophet_scheduler.frontends.ending import WRONG, at_end, end_process, raise_if_handlers
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import speaks, warn_of_unknown_variables, warn_once
 from prophet_scheduler.frontends.records import require_records
@@ -81,10 +81,23 @@ def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
     speaks(group.rank() == 0)
     label = _label_of(ddp)
     try:
+        why = _refusal(ddp, told, group, label, synced)
+    except LostRank as error:
+        why = str(error)
+    if why:
+        warn_once(f"{label} keeps DistributedDataParallel as it is: {why}")
+        _records.stepped_aside(why)
+        _give_back(ddp)
+
+
+def _refusal(ddp: Any, told: Settings, group: dist.ProcessGroup, label: str, synced: bool) -> str:
+    """Take the reducer's place, if all ranks can. Returns why not, which is alike on all ranks. Raises LostRank."""
+    try:
         if dist.get_rank() == 0:
             warn_of_unknown_variables(os.environ)
         reason, named = why_not(ddp, group, told), _named(ddp)
     except Exception as error:
+        raise_if_handlers(error)
         reason, named = _failure(error), []
     rows = "\n".join(f"{name} {tuple(param.shape)} {param.dtype}" for name, param in named)
     digest = hashlib.sha256(rows.encode()).hexdigest()[:8]
@@ -103,15 +116,14 @@ def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
         end_process(f"the ranks of this job differ, and must be alike: rank {rank} has {text}; this one {own}", WRONG)
     for rank, text in enumerate(said):
         if text not in wanted:
-            warn_once(f"{label} keeps DistributedDataParallel as it is: rank {rank} has {text}")
-            _records.stepped_aside(f"rank {rank} has {text}")
-            return
+            return f"rank {rank} has {text}"
     failed = ""
     try:
         _install()
         _replace(ddp, told, group, named, store)
         ddp.reducer.rounds.label = label
     except Exception as error:
+        raise_if_handlers(error)
         failed = _failure(error)
     # No rank continues alone: the others would wait for its collectives.
     said, _ = meeting.agree_or_end(
@@ -119,12 +131,10 @@ def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
     )
     for rank, text in enumerate(said):
         if text:
-            warn_once(f"{label} keeps DistributedDataParallel as it is: rank {rank} says that {text}")
-            _records.stepped_aside(text)
-            _give_back(ddp)
-            return
+            return f"rank {rank} says that {text}"
     size_bytes = sum(param.numel() * param.element_size() for _, param in named)
     _records.taken_over(ddp.reducer.rounds.record, size_bytes, str(dist.get_backend(group)))
+    return ""
 
 
 def _label_of(ddp: Any) -> str:

@@ -13,13 +13,14 @@ import datetime
 import os
 import resource
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from prophet_ddp.meeting import CONNECT_LIMIT_S, Meeting
+from prophet_ddp.meeting import CONNECT_LIMIT_S, Meeting, nobody
 from prophet_scheduler.core.network import Probe
 from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE
 
@@ -28,20 +29,28 @@ PROBE_BYTES = 4 << 10
 PROBES = 3
 THREADS = MOST_AT_ONCE
 """Threads of each group. An idle one costs nothing."""
+OWN_DESCRIPTORS = 4
+"""File descriptors of a group besides its connections. Gloo ends the process where there are too few."""
 NAME = "prophet"
 """Name of each group in torch's own tools."""
 
 
-def wide_group(store: dist.distributed_c10d.Store, rank: int, ranks: int, timeout: datetime.timedelta) -> Any:
+def wide_group(
+    store: dist.distributed_c10d.Store,
+    rank: int,
+    ranks: int,
+    timeout: datetime.timedelta,
+    lost: Callable[[], int | None] = nobody,
+) -> Any:
     """Make a group of `ranks` ranks for tensors on processors. All of them call this, and meet in their own `store`.
 
-    If one fails, all fail, with its reason.
+    If one fails, all fail, with its reason. None waits for a rank that `lost()` returns.
 
     torch.distributed does not know the group. Its new_group names a group of some ranks by the number of groups that
     this process is in, so ranks in different numbers of groups would wait for each other for ever.
     """
     gloo: Any = dist.ProcessGroupGloo
-    meeting = Meeting(store)
+    meeting = Meeting(store, lost)
     # Before torch 2.8 or so the timeout for connecting also applies to operations.
     bounded = hasattr(gloo, "set_timeout")
     try:
@@ -79,15 +88,15 @@ def backend_on_processors(group: dist.ProcessGroup) -> str:
 
 
 def _require_room(sockets: int) -> None:
-    """Raise ConnectionError if connections would take more than half of the remaining file descriptors: the program
-    will need some, too.
+    """Raise ConnectionError if a group would take more than half of the remaining file descriptors: the program will
+    need some, too.
     """
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most == resource.RLIM_INFINITY:
         return
     taken = len(list(Path("/proc/self/fd").iterdir())) - 1  # The folder's own does not count.
     left = max(0, most - taken)
-    if 2 * sockets > left:
+    if 2 * (sockets + OWN_DESCRIPTORS) > left:
         raise ConnectionError(
             f"{left} file descriptors are left of {most} (ulimit -n), too few for connections to {sockets} ranks"
         )

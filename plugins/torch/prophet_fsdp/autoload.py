@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from prophet_ddp.autoload import call_after_import, takeover_in
+from prophet_scheduler.frontends.ending import raise_if_handlers
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import logger
 
@@ -39,6 +40,7 @@ def stand_behind(function: str, defining: ModuleType) -> None:
             try:
                 takeover.take_over(first, takeover.settings())
             except Exception as error:
+                raise_if_handlers(error)
                 logger.warning("Prophet stays off: %s: %s", type(error).__name__, error)
         return sharded
 

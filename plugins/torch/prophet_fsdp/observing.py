@@ -24,7 +24,7 @@ from prophet_ddp.observing import LONGEST_PAUSE_S, NEWEST, TOLD_EACH, ObservedMo
 from prophet_scheduler.core.settings import Settings
 from prophet_scheduler.core.status import Observed
 from prophet_scheduler.core.units import format_size
-from prophet_scheduler.frontends.ending import say
+from prophet_scheduler.frontends.ending import raise_if_handlers, say
 from prophet_scheduler.frontends.torch.references import in_backward
 from prophet_scheduler.learn.observed import BackwardPass, Collective, ShardedIterations, in_forward_order, message_s
 
@@ -56,6 +56,7 @@ def take_over(module: Any, told: Settings) -> None:
         if _watch is not None:
             _watch.follow(module)
     except Exception as error:
+        raise_if_handlers(error)
         does_not_observe(error)
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from prophet_ddp.events import EventLog
 from prophet_ddp.records import ModuleRecord
@@ -31,7 +32,7 @@ from prophet_fsdp.says import Iterations
 from prophet_fsdp.stages import Reduction, Stage
 from prophet_fsdp.turns import Turns
 from prophet_fsdp.wire import ShardWire
-from prophet_scheduler.frontends.ending import say
+from prophet_scheduler.frontends.ending import raise_if_handlers, say
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.arena import Slot
@@ -81,6 +82,41 @@ class ShardSlot(Slot):
     def expect(self) -> None:
         """Keep what was seen at the promise: the program may have cleared or written the gradient within backward."""
 
+    def see(self, grad: Any) -> None:
+        """Remember the gradient as the program is to find it, and where this rank's part of it lies."""
+        super().see(grad)
+        if grad is not None:
+            part = grad._local_tensor
+            lies = part.storage_offset(), part.size(), part.stride()
+            self._lies = StorageWeakRef(part.untyped_storage()), lies  # type: ignore[no-untyped-call]
+
+    def sent(self) -> torch.Tensor | None:
+        """Return the staged gradient, or another in its memory if the program has kept this rank's part of it alone.
+        None if all of it is gone or was written to.
+        """
+        grad = super().sent()
+        if grad is None and self.seen is not None:
+            if self.seen[0]() is None:
+                grad = self._in_its_memory()
+            if grad is None:
+                self.forget_gradient()
+        return grad
+
+    def _in_its_memory(self) -> torch.Tensor | None:
+        memory, lies = self._lies
+        storage = torch.UntypedStorage._new_with_weak_ptr(memory.cdata)
+        if storage is None:
+            return None
+        param: Any = self.param
+        with references.unhandled():
+            part = torch.empty(0, dtype=param.dtype, device="cpu").set_(storage, *lies)
+            grad: torch.Tensor = DTensor(part, param._spec, requires_grad=False)
+            return grad if _first(grad).isnan().any() else None
+
+    def forget_gradient(self) -> None:
+        """Refer to it no more: torch swaps a gradient for another, as in model.to(), only where nobody refers to it."""
+        self.seen = self.base = None
+
     def version_of(self, grad: torch.Tensor) -> int:
         # torch._foreach_zero_, which zero_grad() calls, changes no version of a DTensor.
         with references.unhandled():
@@ -110,8 +146,7 @@ class ShardSlot(Slot):
         if grad is not None:
             average = self.average() if average is None else average
             grad._local_tensor.copy_(average._local_tensor)
-        # torch swaps a gradient for another, as in model.to(), only if nobody else refers to it.
-        self.seen = self.base = None
+        self.forget_gradient()
 
 
 def _first(grad: Any) -> torch.Tensor:
@@ -275,8 +310,9 @@ class ShardRounds(AwaitedRounds):
         if self.turns.iteration_ends(now) and self._exchange is not None:
             try:
                 self.turns.decide(self._exchange(self.turns.measured))
-            except Exception:  # A peer is lost: the next wait raises the error.
-                self.turns.settled = True
+            except Exception as error:
+                raise_if_handlers(error)
+                self.turns.settled = True  # A peer is lost: the next wait raises the error.
             if self.turns.settled and self.turns.own:
                 self._given_back()
         if self.turns.own != own:

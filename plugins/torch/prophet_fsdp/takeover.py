@@ -22,7 +22,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 
 from prophet_ddp.environment import settings_for
-from prophet_ddp.meeting import agree_or_end
+from prophet_ddp.lost_ranks import ended_rank
+from prophet_ddp.meeting import LostRank, agree_or_end
 from prophet_ddp.wide_gloo import backend_on_processors, wide_group
 from prophet_fsdp import watching
 from prophet_fsdp.collectives import Gather, Reduce, SharedRounds, stand_behind_all_reduce
@@ -33,7 +34,7 @@ from prophet_fsdp.says import Iterations
 from prophet_fsdp.wire import ShardGroups, ShardWire
 from prophet_scheduler import __version__
 from prophet_scheduler.core.settings import Settings
-from prophet_scheduler.frontends.ending import WRONG, at_end, end_process
+from prophet_scheduler.frontends.ending import WRONG, at_end, end_process, raise_if_handlers
 from prophet_scheduler.frontends.notices import speaks, warn_of_unknown_variables, warn_once
 from prophet_scheduler.frontends.records import require_records
 from prophet_scheduler.frontends.torch import steps
@@ -115,7 +116,11 @@ def _shared_by(
         # Any group of the mesh may have failed. Agreeing in one dimension and then in the other tells every rank.
         failed = any(_shared[processes] is None for processes in groups)
         for processes in groups:
-            failed = any(_agree(processes, KEEPS if failed else "")[0])
+            try:
+                failed = any(_agree(processes, KEEPS if failed else "")[0])
+            except LostRank as error:
+                failed = True
+                _keep(str(error))
         _agreed[tuple(groups)] = not failed
     if len(groups) > 1 and not _agreed[tuple(groups)]:
         return None, None
@@ -156,6 +161,19 @@ def why_not(state: Any) -> str | None:
 
 def _share(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
     """Connect the ranks of a group. None, with one line on its first rank, if all keep FSDP2's own collectives."""
+    try:
+        return _connect(group, told)
+    except LostRank as error:
+        _keep(str(error))
+        return None
+
+
+def _keep(why: str) -> None:
+    warn_once(f"FSDP2 keeps its own collectives: {why}")
+    watching.stepped_aside(why)
+
+
+def _connect(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
     if dist.get_rank() == 0:
         warn_of_unknown_variables(os.environ)
     block_bytes = told.partition_bytes or BLOCK_BYTES
@@ -169,14 +187,15 @@ def _share(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
     failed, groups = "", []
     try:
         for way in ("upward", "downward"):
-            groups.append(wide_group(PrefixStore(way, store), group.rank(), group.size(), timeout))
+            own_store, lost = PrefixStore(way, store), functools.partial(ended_rank, group)
+            groups.append(wide_group(own_store, group.rank(), group.size(), timeout, lost))
     except Exception as error:
+        raise_if_handlers(error)
         (failed, *_) = str(error).splitlines() or [type(error).__name__]
     said, _ = _agree(group, failed)
     for rank, text in enumerate(said):
         if text:
-            warn_once(f"FSDP2 keeps its own collectives: rank {rank} says that {text}")
-            watching.stepped_aside(text)
+            _keep(f"rank {rank} says that {text}")
             return None
     hosts, _ = _agree(group, own_host())
     watch_backward(within=True)
@@ -211,7 +230,9 @@ def _agree(group: dist.ProcessGroup, text: str) -> tuple[list[str], Any]:
 def _process_ends() -> None:
     """Send what other ranks may still wait for. A failing process does not wait for long."""
     failing = sys.exc_info()[1] is not None or getattr(sys, "last_value", None) is not None
+    patience_s = FAILED_PATIENCE_S if failing else None
     for wire in (*_wires, *_wires):  # Twice: an arrival on one wire may start a stage on another.
-        wire.quiet(FAILED_PATIENCE_S if failing else None)
+        if not wire.quiet(patience_s) and failing:
+            patience_s = 0.0
     for wire in _wires:
         wire.close(STILL_LIMIT_S)

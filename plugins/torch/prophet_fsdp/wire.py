@@ -308,11 +308,11 @@ class ShardWire:
         with self._moved:
             if self.error is not None:
                 raise self.error
-            self._begun += 1
-            now = time.monotonic()
-            self.log.added(place, as_bytes, now)
-            self.log.started(place, as_bytes, now)
             try:
+                self._begun += 1
+                now = time.monotonic()
+                self.log.added(place, as_bytes, now)
+                self.log.started(place, as_bytes, now)
                 with unrecorded():
                     self._leaving += 1
                     self._hand_over(transfer, goes)
@@ -322,7 +322,8 @@ class ShardWire:
                         heapq.heappush(lane.wanted, _Wanted((urgency, self._begun), tag, transfer, where, arrived))
                     for other in sorted({row[0] for row in comes}, key=self._distance):
                         self._ask(other, self._lane(other, transfer.stage))
-            except Exception as error:
+            except BaseException as error:
+                # Also where the program is interrupted: nobody knows what other ranks will see of this collective.
                 self._fail(error)
                 raise
             self._moved.notify_all()

@@ -10,8 +10,10 @@ import atexit
 import contextlib
 import functools
 import os
+import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -98,6 +100,21 @@ def end_last() -> None:
     """Exit with the status of `fail_at_end`, if any. This handler must run last, so register it before any other."""
     if _status:
         end_process("", _status)
+
+
+def raise_if_handlers(error: BaseException) -> None:
+    """Raise what a signal handler has raised, if that is this error or its cause, whatever Prophet did at that moment:
+    it is no failure of Prophet's.
+    """
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    codes = [getattr(handler, "__code__", None) for handler in handlers]
+    cause: BaseException | None = error
+    while cause is not None:
+        # Python's own handler, of Ctrl-C, has no code. What begins in C makes an error of its own of what comes there.
+        frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
+        if not isinstance(cause, Exception) or any(frame.f_code in codes for frame in frames):
+            raise cause
+        cause = cause.__cause__
 
 
 def say(line: str) -> None:

@@ -298,6 +298,22 @@ def test_an_error_reaches_all_that_wait_and_nothing_more_begins(connect: Callabl
         network.wires[0].gather(torch.empty(2), 0, 0)
 
 
+def test_a_rank_that_is_interrupted_as_a_collective_begins_waits_for_nothing_more(
+    connect: Callable[[int], Network], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = connect(2)
+
+    def interrupted(*_: object) -> None:
+        raise SystemExit(3)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(network, "send", interrupted)
+        network.wires[0].gather(torch.empty(2), 0, 0)
+    network.wires[0].quiet(None)
+    with pytest.raises(SystemExit):
+        network.wires[0].gather(torch.empty(2), 0, 0)
+
+
 def test_a_rank_is_quiet_when_the_others_have_its_data(connect: Callable[[int], Network]) -> None:
     network = connect(2)
     network.wires[0].gather(torch.empty(2), 0, 0)

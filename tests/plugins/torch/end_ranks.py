@@ -1,4 +1,5 @@
-"""Ranks that run the cases of end_cases.py: `end_ranks.py FOLDER CASE...`, or CASE:plain for one without Prophet.
+"""Ranks that run the cases of end_cases.py and start_cases.py: `end_ranks.py FOLDER CASE...`, or CASE:plain for one
+without Prophet.
 
 The process forks each case's ranks once torch is imported, one case after another. Ranks write to
 FOLDER/CASE/rankN.log; FOLDER/CASE/ends.json has, by rank, the exit status (null for one that hung) and the seconds
@@ -20,11 +21,15 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch.distributed as dist
 from end_cases import CASES, LIMIT_S
+from start_cases import CASES as STARTS
 
 from tools.ports import free_port
 
 RANKS = 2
-MORE_RANKS = {"killed_of_three": 3, "first_killed_of_three": 3, "killed_of_five": 5}
+MORE_RANKS = {
+    **{"killed_of_three": 3, "first_killed_of_three": 3, "killed_of_five": 5},
+    **{"lost_of_three_before_it_shards": 3, "first_lost_of_a_mesh": 4, "fewer_and_fewer_descriptors": 3},
+}
 """Number of ranks, in cases with more than RANKS."""
 KEEPS_THE_STORE = ("killed_of_five",)
 """Cases in which no rank has the store, as torchrun's agent has it."""
@@ -47,10 +52,10 @@ def run_rank(case: str, plain: bool, rank: int, port: int) -> None:
             os.environ["PROPHET_STATUS_OUT"] = "mark/status.json"
         if case == "says":
             os.environ["PROPHET_STATUS_OUT"] = "status.json"
-        import prophet_ddp.autoload  # noqa: F401, as the line in site-packages does
+        import prophet_fsdp.autoload  # noqa: F401, as the line in site-packages does; it imports that of prophet_ddp
     if case not in ("unknown", "no_place"):
         dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUTS.get(case, 60.0)))
-    CASES[case](rank)
+    (CASES | STARTS)[case](rank)
 
 
 def keep_store(port: int) -> int:

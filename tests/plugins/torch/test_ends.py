@@ -15,7 +15,19 @@ from support.programs import run_together, without_switches
 
 CHECKOUT = Path(__file__).parents[3]
 RANKS = Path(__file__).with_name("end_ranks.py")
+LOST = (
+    "lost_before_it_shards",
+    "lost_of_three_before_it_shards",
+    "first_lost_before_it_shards",
+    "first_lost_of_a_mesh",
+    "lost_before_its_module",
+    "lost_as_it_meets",
+    "lost_as_it_connects",
+)
+TOLD = ("told_to_end_as_it_meets", "told_to_end_as_it_shards")
 NAMES = (
+    *LOST,
+    *TOLD,
     "killed_in_backward",
     "killed_in_backward:plain",
     "killed_in_forward",
@@ -34,6 +46,8 @@ NAMES = (
     "comes_late:plain",
     "few_descriptors",
     "few_descriptors:plain",
+    "fewer_and_fewer_descriptors",
+    "fewer_and_fewer_descriptors:plain",
     "cannot_connect",
     "no_descriptor_in_mid_job",
     "no_descriptor_in_mid_job:plain",
@@ -123,6 +137,25 @@ def test_a_killed_rank_ends_the_others_with_torchs_error_no_later_than_without_p
     assert survivor.after_s < plain.after_s + SLACK_S
 
 
+@pytest.mark.parametrize("name", LOST)
+def test_who_begins_does_not_wait_for_a_rank_that_has_ended(ends: Path, name: str) -> None:
+    survivors = [rank for rank in ranks(ends, name) if rank.status != -9]
+    assert len(survivors) == len(ranks(ends, name)) - 1
+    for survivor in survivors:
+        assert survivor.status == 1, survivor.log
+        assert any(words in survivor.log for words in PEER), survivor.log
+        assert survivor.after_s < 2 * SLACK_S
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_an_exception_of_the_programs_signal_handler_comes_through_prophet(ends: Path, name: str) -> None:
+    survivor, told = ranks(ends, name)
+    assert (survivor.status, told.status) == (1, 1), survivor.log + told.log
+    assert "RuntimeError: told to end" in told.log and "Prophet:" not in told.log
+    assert any(words in survivor.log for words in PEER), survivor.log
+    assert survivor.after_s < 2 * SLACK_S
+
+
 def test_after_a_death_the_program_gets_torchs_error_once_and_then_what_there_is(ends: Path) -> None:
     survivor = ranks(ends, "saves_after_a_death")[0]
     assert survivor.status == 0, survivor.log
@@ -170,7 +203,7 @@ def weights(rank: Rank) -> list[str]:
     return [line for line in rank.log.splitlines() if line.startswith("weights")]
 
 
-@pytest.mark.parametrize("name", ["comes_late", "few_descriptors"])
+@pytest.mark.parametrize("name", ["comes_late", "few_descriptors", "fewer_and_fewer_descriptors"])
 def test_a_start_that_torch_makes_is_made(ends: Path, name: str) -> None:
     for scheduled, plain in zip(ranks(ends, name), ranks(ends, f"{name}:plain"), strict=True):
         assert scheduled.status == plain.status == 0, scheduled.log

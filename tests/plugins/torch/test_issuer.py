@@ -169,6 +169,7 @@ def test_an_interrupt_while_one_is_issued_comes_through_and_ends_the_sequence() 
     issuer.append([operation])
     with pytest.raises(KeyboardInterrupt):
         issuer.ready(operation)
+    assert issuer.quiet(), "the program has been told"
     with pytest.raises(KeyboardInterrupt):
         issuer.wait_activity(60.0)
 

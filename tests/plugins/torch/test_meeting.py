@@ -103,6 +103,17 @@ def test_all_name_the_rank_that_is_silent_and_say_so_before(job: Job) -> None:
     assert job.told == [2]
 
 
+def test_who_waits_sees_a_rank_end_and_tells_who_has_come(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting, "LOST_LOOK_S", 0.0)
+    # The first rank sees it once the other has come.
+    monkeypatch.setattr(
+        meeting, "ended_rank", lambda group: 2 if job.store.num_keys() > 1 and not group.rank() else None
+    )
+    errors = job.life("a", "b", of=3)
+    assert all(error.lost and error.rank == 2 for error in errors)
+    assert not job.told
+
+
 def test_who_connects_does_not_wait_for_a_rank_that_has_failed() -> None:
     store = HASH_STORE()
     Meeting(store).fail(2, OSError("no descriptors are left\nand more"))

@@ -31,9 +31,9 @@ inline PyObject* call_holding(PyObject* lock, PyObject* func, PyObject* args, Py
   return result;
 }
 
-// A mode's __torch_function__(self, func, types, args=(), kwargs=None). Calls self.look_at(func, args, kwargs), then
-// func(*args, **kwargs). If func is a key of the dict self.unseen, it skips look_at, and holds the value during the
-// call: a lock, or None.
+// A mode's __torch_function__(self, func, types, args=(), kwargs=None). Calls self.look_at(func, types, args, kwargs),
+// then func(*args, **kwargs). If func is a key of the dict self.unseen, it skips look_at, and holds the value during
+// the call: a lock, or None.
 inline PyObject* call_seen(PyObject*, PyObject* const* given, Py_ssize_t count) {
   static PyObject* const kUnseen = PyUnicode_InternFromString("unseen");
   static PyObject* const kLookAt = PyUnicode_InternFromString("look_at");
@@ -49,8 +49,8 @@ inline PyObject* call_seen(PyObject*, PyObject* const* given, Py_ssize_t count) 
   PyObject* lock = PyDict_GetItemWithError(unseen.ptr(), func);
   if (PyErr_Occurred()) return nullptr;
   if (lock == nullptr) {
-    PyObject* const looked_at[] = {self, func, args.ptr(), kwargs};
-    if (!owned(PyObject_VectorcallMethod(kLookAt, looked_at, 4, nullptr))) return nullptr;
+    PyObject* const looked_at[] = {self, func, given[2], args.ptr(), kwargs};
+    if (!owned(PyObject_VectorcallMethod(kLookAt, looked_at, 5, nullptr))) return nullptr;
   }
   if (kwargs == Py_None) kwargs = nullptr;
   if (lock != nullptr && lock != Py_None) return call_holding(lock, func, args.ptr(), kwargs);

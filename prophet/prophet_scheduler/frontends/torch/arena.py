@@ -293,7 +293,9 @@ def _travels_in(param: torch.Tensor, half: torch.dtype | None) -> torch.dtype:
 
 
 class _Buffer:
-    """Memory of one kind, allocated for all its slots at once, with a view for each in the parameter's own strides."""
+    """Memory of one kind, allocated for all its slots at once, with a view for each in the strides of its gradient: the
+    parameter's own, or those of a new tensor if that has gaps or overlaps.
+    """
 
     def __init__(self, slots: Sequence[Slot], dtype: torch.dtype, pinned: bool) -> None:
         first = slots[0].param
@@ -306,8 +308,10 @@ class _Buffer:
         made = slots[0].streams.mark()
         for slot in slots:
             self.starts[slot.place] = offset
-            strides = torch.empty_like(slot.param, device="meta").stride()
-            slot.view = self.data.as_strided(slot.param.size(), strides, offset)
+            like = torch.empty_like(slot.param, device="meta")
+            if like.stride() != slot.param.stride():
+                like = like.contiguous()
+            slot.view = self.data.as_strided(like.size(), like.stride(), offset)
             slot.updated = made
             offset += slot.param.numel()
 

@@ -39,7 +39,7 @@ from prophet_scheduler.forks import free_in_forks, hold_over_fork
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import aliases as torch_aliases
-from prophet_scheduler.frontends.torch import compiled, references, threads, unseen
+from prophet_scheduler.frontends.torch import compiled, program_state, references, threads, unseen
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.between import call_before, patch_parameters, patch_zero_grad
 from prophet_scheduler.frontends.torch.life import FORGET, UPDATE, Life, Sight, move
@@ -78,6 +78,8 @@ MOST_OF_ALL = 0.5
 """Share of all bytes above which a single compiled module leaves little for forward to wait for separately."""
 _looked_at: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 """Compiled modules whose share of all bytes has been checked."""
+_BY_MODES = nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer
+"""Modules that compute other bits in evaluation while a function mode is set."""
 _installed = False
 
 
@@ -109,7 +111,7 @@ def may_go(slots: Iterable[Slot]) -> None:
     """Let the program drop these parameters from now on. A pending update is still made while anything holds the
     parameter's memory.
     """
-    with references.at_work(), references.unhandled():
+    with references.at_work(), references.unhandled(), program_state.outermost():
         for slot in slots:
             param = slot.param
             memory = param.detach() if slot.life.to_come else None
@@ -133,12 +135,12 @@ def forget_dropped() -> None:
     kept = [slot for slots in list(_kept.values()) for slot in slots]
     dropped = {slot for slot in kept if slot.dropped and slot.life.to_come}
     with references.at_work(), references.unhandled():
-        ours = Counter(references.storage_key(slot.param) for slot in dropped)
+        ours = Counter(key for key, _ in _keys_of(dropped))
         lost: dict[Any, list[Slot]] = {}
         for slot in dropped:
-            shared = ours[references.storage_key(slot.param)]
-            held = torch_aliases.is_held(slot.param, shared) or slot.sent() is not None
-            if held or (slot.life.pending and slot.owner.state_is_held(slot)):
+            parts = references.parts_of(slot.param)
+            held = any(torch_aliases.is_held(part, ours[references.storage_key(part)]) for part in parts)
+            if held or slot.sent() is not None or (slot.life.pending and slot.owner.state_is_held(slot)):
                 _some_dropped = True  # It may become free later.
             else:
                 lost.setdefault(slot.owner if slot.life.pending else slot.rounds, []).append(slot)
@@ -162,15 +164,11 @@ def note_uses(owner: Any, wanted: bool) -> None:
     if wanted == (id(owner) in _learning):
         return
     if wanted:
-        _learning[id(owner)] = weakref.ref(owner, functools.partial(_forget, id(owner)))
+        _learning[id(owner)] = weakref.ref(owner, functools.partial(_learning.pop, id(owner)))
         _watch_references()
     else:
         del _learning[id(owner)]
         leave_references()
-
-
-def _forget(identity: int, _reference: Any) -> None:
-    _learning.pop(identity, None)
 
 
 def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
@@ -402,7 +400,7 @@ def _touch(value: Any) -> None:
 def _before_forward(module: nn.Module) -> bool:
     """Finish the updates of a module's own parameters together, in one call of the optimizer.
 
-    For a compiled module this includes its submodules. Return True if the module is compiled.
+    For a compiled module this includes its submodules. Return True if none of our modes may be set during its call.
     """
     if references.is_at_work():
         return compiled.is_compiled(module)
@@ -417,7 +415,7 @@ def _before_forward(module: nn.Module) -> bool:
         return True
     if module._parameters:
         _finish_all(module._parameters.values())
-    return False
+    return not module.training and isinstance(module, _BY_MODES)
 
 
 _look_before = _before_forward
@@ -448,10 +446,6 @@ def _watch_references() -> None:
 def within_backward(watched: bool) -> AbstractContextManager[None]:
     """Return a context for a backward pass; its hooks are watched if `watched` or if an update is pending."""
     return references.within_backward(*((_pending, _watched, _learning, use) if watched or _pending else ()))
-
-
-def _thread_begins() -> None:
-    references.watch_here(_pending, _watched, _learning, use, stays=True)
 
 
 def watch_thread() -> None:
@@ -487,8 +481,12 @@ def leave_references() -> None:
         references.stop_here()
 
 
-def _call_compiled(call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
-    """Call a compiled module, whose parameters are up to date, unwatched. Its code must use no other pending ones."""
+def _call_unwatched(call: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> Any:
+    """Call a module whose parameters are up to date, unwatched. Compiled code must not use other pending ones."""
+    if not compiled.is_compiled(module):
+        _flush_all()
+        with references.aside():
+            return call(module, *args, **kwargs)
     _tell_of_whole(module)
     with references.away(), compiled.at_work(module, _python_between):
         result = call(module, *args, **kwargs)
@@ -570,7 +568,8 @@ def _install() -> None:
     patch_zero_grad()
     unseen.watch(_flush_all, _before_sending)
     torch_aliases.install()
-    threads.watch_all(_thread_begins, lambda: references.stop_here(for_good=True), watch_thread, _flush_all)
+    begins = functools.partial(references.watch_here, _pending, _watched, _learning, use, stays=True)
+    threads.watch_all(begins, lambda: references.stop_here(for_good=True), watch_thread, _flush_all)
     os.register_at_fork(before=_before_fork, after_in_child=_in_the_child)
 
 
@@ -592,8 +591,8 @@ def _patch_call() -> None:
     def wrapper(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling() or compiled.here.module is not None or not _look_before(self):
             return original(self, *args, **kwargs)
-        return _call_compiled(original, self, args, kwargs)
+        return _call_unwatched(original, self, args, kwargs)
 
     compiled.leave_alone(wrapper)
-    compiled.leave_alone(_call_compiled)
+    compiled.leave_alone(_call_unwatched)
     nn.Module.__call__ = wrapper  # type: ignore[method-assign]

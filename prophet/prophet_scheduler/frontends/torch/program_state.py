@@ -70,6 +70,15 @@ def _as_of(held: Values) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def outermost() -> Iterator[None]:
+    """Make calls of torch in the context no part of another call: the garbage collector may run anything in the middle
+    of one, such as DTensor's, which finds shapes with fake tensors.
+    """
+    with _disable_current_modes(), temporarily_clear_interpreter_stack(), _with_dispatch_keys(_OUTERMOST_KEYS):
+        yield
+
+
 def _setting(read: Callable[[], Any], put: Callable[[Any], Any]) -> Callable[[Any], AbstractContextManager[Any]]:
     """Return the `within` of a value that `put` sets in the form that `read` returns."""
 
@@ -177,7 +186,7 @@ def _with_autocast(value: Any) -> Iterator[None]:
 
 
 def _put_autocast(cached: bool, *devices: tuple[bool, torch.dtype]) -> None:
-    torch.clear_autocast_cache()  # The cache of one region is invalid in any other.
+    # The cache stays: the program's forward pass may be in the middle of its region. An update casts no parameter.
     torch.set_autocast_cache_enabled(cached)
     for kind, (enabled, dtype) in zip(_DEVICE_TYPES, devices, strict=True):
         torch.set_autocast_enabled(kind, enabled)
@@ -206,6 +215,10 @@ def _with_dispatch_keys(value: tuple[Any, Any]) -> AbstractContextManager[Any]:
     keys = map(_C.DispatchKeySet.from_raw_repr, value) if _NUMBERED else (each.keys for each in value)
     guard: AbstractContextManager[Any] = _C._ForceDispatchKeyGuard(*keys)
     return guard
+
+
+with _disable_current_modes():
+    _OUTERMOST_KEYS = _dispatch_keys()
 
 
 def _matmul_precision() -> str | None:

@@ -7,7 +7,11 @@ storage, it finds arguments that share memory with a pending tensor: the paramet
 view of a flat tensor, the `.grad` that was sent. A call that only asks for a shape or the like, or for `.grad` itself,
 reads no value and passes.
 
-Not seen are memory that NumPy or a C++ extension reached before step(), and threads that threads.py cannot find.
+torch removes a mode while it runs a function that the mode has handled. So a call that may run the program's code uses
+everything: one with objects that have a __torch_function__, or under a mode or hooks of the program's.
+
+Not seen are memory that NumPy or a C++ extension reached before step(), threads that threads.py cannot find, and
+parameters that the Python code of a custom operator keeps.
 
 Python runs signal handlers between any two calls of the main thread, even within Prophet. A handler that saves the
 model while Prophet waits finds everything up to date, as always. In the middle of Prophet's own work, which is short
@@ -32,6 +36,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from prophet_scheduler.core._native import call_seen, method
 from prophet_scheduler.forks import free_in_forks
@@ -116,14 +121,19 @@ class _References(TorchFunctionMode):
     __torch_function__ = method(call_seen)
     """It has no Python frame, so torch's warnings in the function that it calls show the program's line."""
 
-    def look_at(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> None:
-        """Check the arguments of a function that is about to be called."""
+    def look_at(
+        self, func: Callable[..., Any], kinds: Iterable[type], args: tuple[Any, ...], kwargs: dict[str, Any] | None
+    ) -> None:
+        """Check the arguments of a function about to be called. `kinds`: their types with __torch_function__."""
         if _here.blind:
             return
         if self._learning:
             self._note(args)
         # This runs at every call of torch, so the common case is inlined.
         pending = self._pending
+        if pending and _runs_more(func, kinds):
+            self._use_all(func, list(pending.values()))
+            return
         try:
             for value in args:
                 if isinstance(value, torch.Tensor):
@@ -144,15 +154,13 @@ class _References(TorchFunctionMode):
         self._look(None, values)
 
     def _look(self, func: Callable[..., Any] | None, values: Iterable[Any]) -> None:
-        in_c = func is None or isinstance(func, _IN_C)
-        tensors, deeper = _tensors(values, whole=in_c)
-        if deeper and not in_c and not _is_of_torch(func):
-            # A function from elsewhere that is dispatched like torch's; our mode sees none of its calls of torch.
-            entries: Iterable[tuple[Any, ...] | None] = list(self._pending.values())
-        else:
-            entries = (self._pending.get(storage_key(tensor)) for tensor in tensors)
+        tensors = _tensors(values, whole=func is None or isinstance(func, _IN_C))
+        entries = (self._pending.get(storage_key(tensor)) for tensor in tensors)
+        self._use_all(func, (entry for entry in entries if entry is not None))
+
+    def _use_all(self, func: Callable[..., Any] | None, entries: Iterable[tuple[Any, ...]]) -> None:
         # Together, so that a function that gets many tensors, such as all gradients, waits only once.
-        together = tuple(itertools.chain.from_iterable(entry for entry in entries if entry is not None))
+        together = tuple(itertools.chain.from_iterable(entries))
         if together:
             _here.function = func
             try:
@@ -161,13 +169,13 @@ class _References(TorchFunctionMode):
                 _here.function = None
 
     def _note(self, values: Iterable[Any]) -> None:
-        for tensor in _tensors(values, whole=False)[0]:
+        for tensor in _tensors(values, whole=False):
             watched = self._watched.get(id(tensor))
             if watched is not None:
                 self._use(watched)
 
 
-_CONTAINERS = (list, tuple, dict)
+_CONTAINERS = (list, tuple)
 _LOOKED_AT = (torch.Tensor, *_CONTAINERS)
 _IN_C = (
     *(types.BuiltinFunctionType, types.MethodDescriptorType, types.MethodWrapperType, types.WrapperDescriptorType),
@@ -176,23 +184,35 @@ _IN_C = (
 """Types of torch's functions outside Python. They take no dicts, and read nested lists at any depth."""
 
 
-def _is_of_torch(func: Any) -> bool:
-    """Return True for a Python function of torch: these read no tensors nested deeper than one list or tuple, though
-    `__deepcopy__` gets a reference to everything copied before.
-    """
-    return isinstance(func, types.FunctionType) and func.__module__.partition(".")[0] == "torch"
+_saved_tensors_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)
 
 
-def _tensors(values: Iterable[Any], whole: bool) -> tuple[list[torch.Tensor], bool]:
-    """Return the tensors in `values` and in lists and tuples among these (`whole`: at any depth), and True if something
-    found may contain more of them.
+def _runs_more(func: Any, kinds: Iterable[type]) -> bool:
+    """Return True if this call may run code that is not torch's."""
+    if not isinstance(func, _IN_C) and not _is_of_torch(func):
+        return True
+    if kinds and any(kind is not torch.Tensor for kind in kinds):
+        return True
+    hooks = _saved_tensors_hooks(False)
+    if hooks is not None and not all(map(_is_of_torch, hooks)):
+        return True
+    return torch._C._len_torch_dispatch_stack() > 0 and not all(map(_is_of_torch, _get_current_dispatch_mode_stack()))
+
+
+def _is_of_torch(code: Any) -> bool:
+    return str(code.__module__).partition(".")[0] == "torch"
+
+
+def _tensors(values: Iterable[Any], whole: bool) -> list[torch.Tensor]:
+    """Return the tensors in `values` and in lists and tuples among these (`whole`: at any depth). Python functions of
+    torch read none nested deeper than that, though `__deepcopy__` gets a reference to everything copied before.
 
     This costs as much as torch's own processing of such arguments: it does not follow any other references.
     """
     tensors: list[torch.Tensor] = []
     level: list[Iterable[Any]] = [values]
     seen: set[int] = set()
-    first, dicts = True, False
+    first = True
     while level:
         below: list[Iterable[Any]] = []
         for container in level:
@@ -202,15 +222,11 @@ def _tensors(values: Iterable[Any], whole: bool) -> tuple[list[torch.Tensor], bo
             for value in container:
                 if isinstance(value, torch.Tensor):
                     tensors.append(value)
-                elif isinstance(value, dict):
-                    dicts = True
                 elif isinstance(value, list | tuple) and id(value) not in seen:
                     seen.add(id(value))
                     below.append(value)
-        if below and not (first or whole):
-            return tensors, True
-        level, first = below, False
-    return tensors, dicts
+        level, first = below if first or whole else [], False
+    return tensors
 
 
 Use = Callable[[Any], None]
@@ -377,12 +393,10 @@ def at_work() -> AbstractContextManager[None]:
     return _at_work
 
 
-def unhandled() -> AbstractContextManager[None]:
-    """Make torch call no mode within the context, whether ours or another: that takes a microsecond per call. Use this
-    for work on many tensors that waits for nothing.
-    """
-    context: AbstractContextManager[None] = torch._C.DisableTorchFunction()
-    return context
+unhandled: Callable[[], AbstractContextManager[None]] = torch._C.DisableTorchFunction
+"""Make torch call no mode within the context, whether ours or another: that takes a microsecond per call. Use this for
+work on many tensors that waits for nothing.
+"""
 
 
 def is_at_work() -> bool:

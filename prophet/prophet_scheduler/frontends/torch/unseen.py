@@ -50,6 +50,8 @@ def watch(may_reach_all: Callable[[], None], sends: Callable[[torch.Tensor], Non
         # Nothing may be written within a transform.
         *((eager_transforms, f"_{kind}_increment_nesting") for kind in ("grad", "jvp", "func")),
         (vmap, "_vmap_increment_nesting"),
+        # No mode sees a call within it.
+        (torch._C, "DisableTorchFunction"),
     ):
         between.call_before(holder, name, lambda *_, **__: may_reach_all())
     # multiprocessing pickles by its own table, in a queue's thread, which no mode watches.

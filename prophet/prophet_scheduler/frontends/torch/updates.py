@@ -212,7 +212,10 @@ class Updates:
         """Return True if the program, which has dropped the optimizer, still holds any tensor of `state_of`."""
         own = self._entries.get(slot, {})
         tensors = [name for name, value in own.items() if isinstance(value, torch.Tensor)]
-        return any(torch_aliases.holders(own, name) > 1 or torch_aliases.is_held(own[name]) for name in tensors)
+        return any(
+            torch_aliases.holders(own, name) > 1 or any(map(torch_aliases.is_held, references.parts_of(own[name])))
+            for name in tensors
+        )
 
     def _state_is_out(self) -> bool:
         """Return True if the program holds the dictionary of all states, other than in optimizers that share it."""
@@ -229,8 +232,9 @@ class Updates:
         `local`: parameters by group, to be updated at once with their present `.grad`.
         """
         with references.at_work():
+            first = not self._stepped_in  # An optimizer that cannot step says so within its first step().
             self._stepped_in = program_state.of_now()
-            barrier = barrier or self._state_is_out() or not program_state.can_hold_later(self._stepped_in)
+            barrier = barrier or first or self._state_is_out() or not program_state.can_hold_later(self._stepped_in)
             barrier = barrier or references.in_backward()  # Uses are watched only after backward.
             for streams in {slot.streams for slot in slots}:
                 streams.home = streams.current()
@@ -357,8 +361,12 @@ class Updates:
                 if slot.updated is not None:
                     slot.streams.follow(slot.updated)
             modes.enter_context(program_state.as_of(self._stepped_in))
-            with references.swapping:
-                self._update_here(slots)
+            try:
+                with references.swapping:
+                    self._update_here(slots)
+            except Exception:
+                self._drop_step(slots)
+                raise
             for streams in used:
                 marks[streams] = streams.mark()
         for streams, mark in marks.items():
@@ -369,6 +377,18 @@ class Updates:
         self._pending -= len(slots)
         if self._pending == 0:
             self._drop_empty_states()
+
+    def _drop_step(self, failed: Sequence[Slot]) -> None:
+        """Make no more updates of a step of which these have failed. The program gets the error once, and finds all
+        averages in `.grad`, as after a whole step.
+        """
+        rest = [slot for slot in self._order if slot.life.pending and slot not in failed]
+        self._wait_for(rest)
+        with torch.no_grad():
+            for slot in rest:
+                slot.streams.before_average(slot.ends())
+                slot.bring_home()
+        self.forget([*failed, *rest])
 
     def _update_here(self, slots: Sequence[Slot]) -> None:
         # In the optimizer's own order.
@@ -390,7 +410,7 @@ class Updates:
                 sent = slot.sent()
                 if sent is not None:
                     slot.streams.keep(sent, slot.streams.home)
-                    sharing = [other for other in slot.watched.slots if other.sent() is sent]
+                    sharing = [other for other in slot.watched.slots if other is not slot and other.sent() is sent]
                     slot.bring_home(stepped)
                     for other in sharing:
                         other.see(sent)
