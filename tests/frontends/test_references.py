@@ -255,6 +255,19 @@ def kept_on_the_processor() -> None:
         torch.ones(1)
 
 
+class Own(torch.Tensor):
+    """Class of a program's own that overrides nothing."""
+
+
+@pytest.mark.parametrize("kind", [nn.Parameter, Own])
+def test_what_overrides_nothing_reads_its_arguments_alone(used: Used, pending: torch.Tensor, kind: Any) -> None:
+    tensor = pending.as_subclass(kind)
+    del used[:]
+    tensor.detach().add(torch.ones(2, 3, 3))
+    tensor.data.softmax(0)
+    assert set(used) == {("update",)}
+
+
 @pytest.mark.parametrize("action", [in_torchs_own_mode, kept_on_the_processor])
 def test_torchs_own_modes_and_hooks_read_nothing_more(used: Used, action: Callable[[], None]) -> None:
     action()

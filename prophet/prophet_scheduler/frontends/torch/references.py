@@ -192,12 +192,21 @@ def _runs_more(func: Any, kinds: Iterable[type]) -> bool:
     """True if this call may run code that is not torch's."""
     if not isinstance(func, _IN_C) and not _is_of_torch(func):
         return True
-    if kinds and any(kind is not torch.Tensor for kind in kinds):
+    if kinds and any(map(_overrides, kinds)):
         return True
     hooks = _saved_tensors_hooks(False)
     if hooks is not None and not all(map(_is_of_torch, hooks)):
         return True
     return torch._C._len_torch_dispatch_stack() > 0 and not all(map(_is_of_torch, _get_current_dispatch_mode_stack()))
+
+
+_INHERITED = torch.Tensor.__torch_function__.__func__, torch._C._disabled_torch_function_impl  # type: ignore[attr-defined]
+
+
+def _overrides(kind: Any) -> bool:
+    """True for a class with a __torch_function__ of its own."""
+    function = kind.__torch_function__
+    return getattr(function, "__func__", function) not in _INHERITED
 
 
 def _is_of_torch(code: Any) -> bool:
