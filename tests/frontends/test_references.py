@@ -232,6 +232,9 @@ RUNS_MORE: dict[str, Callable[[torch.Tensor], object]] = {
     "and what it gets": lambda p: nested(torch.ones(1), {"p": p}),
     "an object": lambda p: torch.add(Holder(p), 1),  # type: ignore[call-overload]
     "objects in a list": lambda p: torch.stack([Holder(p)]),  # type: ignore[list-item]
+    "a copy with attributes": lambda p: copy.deepcopy(torch.ones(1)),
+    "a function for each element": lambda p: torch.ones(1).apply_(lambda value: value),
+    "and for two": lambda p: torch.ones(1).map_(torch.ones(1), lambda value, other: value),  # type: ignore[attr-defined]
     "a mode": lambda p: in_a_dispatch_mode(),
     "hooks": lambda p: with_saved_tensors_packed(),
 }

@@ -190,7 +190,7 @@ _saved_tensors_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_h
 
 def _runs_more(func: Any, kinds: Iterable[type]) -> bool:
     """True if this call may run code that is not torch's."""
-    if not isinstance(func, _IN_C) and not _is_of_torch(func):
+    if func in _CALLING or not (isinstance(func, _IN_C) or _is_of_torch(func)):
         return True
     if kinds and any(map(_overrides, kinds)):
         return True
@@ -200,6 +200,8 @@ def _runs_more(func: Any, kinds: Iterable[type]) -> bool:
     return torch._C._len_torch_dispatch_stack() > 0 and not all(map(_is_of_torch, _get_current_dispatch_mode_stack()))
 
 
+_CALLING = frozenset(getattr(torch.Tensor, name) for name in ("__deepcopy__", "apply_", "map_", "map2_"))
+"""Functions of torch that call code of the program: a tensor is copied with the attributes that it was given."""
 _INHERITED = torch.Tensor.__torch_function__.__func__, torch._C._disabled_torch_function_impl  # type: ignore[attr-defined]
 
 
@@ -215,7 +217,7 @@ def _is_of_torch(code: Any) -> bool:
 
 def _tensors(values: Iterable[Any], whole: bool) -> list[torch.Tensor]:
     """Return the tensors in `values`, and in lists and tuples among these, with `whole` at any depth. A Python function
-    of torch reads none below a list or a tuple of them. `__deepcopy__` also gets a reference to all that was copied.
+    of torch reads none below a list or a tuple of them.
 
     The work is what torch itself does with such arguments: it does not depend on what else they refer to.
     """
