@@ -232,6 +232,9 @@ RUNS_MORE: dict[str, Callable[[torch.Tensor], object]] = {
     "and what it gets": lambda p: nested(torch.ones(1), {"p": p}),
     "an object": lambda p: torch.add(Holder(p), 1),  # type: ignore[call-overload]
     "objects in a list": lambda p: torch.stack([Holder(p)]),  # type: ignore[list-item]
+    "a copy with attributes": lambda p: copy.deepcopy(torch.ones(1)),
+    "a function for each element": lambda p: torch.ones(1).apply_(lambda value: value),
+    "and for two": lambda p: torch.ones(1).map_(torch.ones(1), lambda value, other: value),  # type: ignore[attr-defined]
     "a mode": lambda p: in_a_dispatch_mode(),
     "hooks": lambda p: with_saved_tensors_packed(),
 }
@@ -253,6 +256,19 @@ def in_torchs_own_mode() -> None:
 def kept_on_the_processor() -> None:
     with save_on_cpu():
         torch.ones(1)
+
+
+class Own(torch.Tensor):
+    """Class of a program's own that overrides nothing."""
+
+
+@pytest.mark.parametrize("kind", [nn.Parameter, Own])
+def test_what_overrides_nothing_reads_its_arguments_alone(used: Used, pending: torch.Tensor, kind: Any) -> None:
+    tensor = pending.as_subclass(kind)
+    del used[:]
+    tensor.detach().add(torch.ones(2, 3, 3))
+    tensor.data.softmax(0)
+    assert set(used) == {("update",)}
 
 
 @pytest.mark.parametrize("action", [in_torchs_own_mode, kept_on_the_processor])

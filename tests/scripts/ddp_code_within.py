@@ -1,5 +1,7 @@
 """Code of the program's own that runs within torch's functions, and reads kept parameters, right after a step."""
 
+import copy
+
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import wrap_torch_function
@@ -75,6 +77,25 @@ def hooks(ddp, optimizer):
             torch.ones(1, requires_grad=True).square()
 
     return read_after_each_step(ddp, optimizer, read)
+
+
+@way(make=adam)
+def attributes(ddp, optimizer):
+    """Of a tensor that is copied."""
+    tensor = torch.ones(1)
+
+    def read(kept, seen):
+        tensor.kept = kept[4]
+        seen.append(copy.deepcopy(tensor).kept)
+
+    return read_after_each_step(ddp, optimizer, read)
+
+
+@way(make=adam)
+def for_each_element(ddp, optimizer):
+    return read_after_each_step(
+        ddp, optimizer, lambda kept, seen: seen.append(torch.ones(1).apply_(lambda value: value + kept[4][0, 0].item()))
+    )
 
 
 @way(make=adam)

@@ -415,7 +415,7 @@ def _before_forward(module: nn.Module) -> bool:
         return True
     if module._parameters:
         _finish_all(module._parameters.values())
-    return not module.training and isinstance(module, _BY_MODES)
+    return isinstance(module, _BY_MODES) and not module.training
 
 
 _look_before = _before_forward

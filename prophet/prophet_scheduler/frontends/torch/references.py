@@ -189,14 +189,25 @@ _saved_tensors_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_h
 
 def _runs_more(func: Any, kinds: Iterable[type]) -> bool:
     """Return True if this call may run code that is not torch's."""
-    if not isinstance(func, _IN_C) and not _is_of_torch(func):
+    if func in _CALLING or not (isinstance(func, _IN_C) or _is_of_torch(func)):
         return True
-    if kinds and any(kind is not torch.Tensor for kind in kinds):
+    if kinds and any(map(_overrides, kinds)):
         return True
     hooks = _saved_tensors_hooks(False)
     if hooks is not None and not all(map(_is_of_torch, hooks)):
         return True
     return torch._C._len_torch_dispatch_stack() > 0 and not all(map(_is_of_torch, _get_current_dispatch_mode_stack()))
+
+
+_CALLING = frozenset(getattr(torch.Tensor, name) for name in ("__deepcopy__", "apply_", "map_", "map2_"))
+"""Functions of torch that call code of the program: a tensor is copied with the attributes that it was given."""
+_INHERITED = torch.Tensor.__torch_function__.__func__, torch._C._disabled_torch_function_impl  # type: ignore[attr-defined]
+
+
+def _overrides(kind: Any) -> bool:
+    """True for a class with a __torch_function__ of its own."""
+    function = kind.__torch_function__
+    return getattr(function, "__func__", function) not in _INHERITED
 
 
 def _is_of_torch(code: Any) -> bool:
@@ -205,7 +216,7 @@ def _is_of_torch(code: Any) -> bool:
 
 def _tensors(values: Iterable[Any], whole: bool) -> list[torch.Tensor]:
     """Return the tensors in `values` and in lists and tuples among these (`whole`: at any depth). Python functions of
-    torch read none nested deeper than that, though `__deepcopy__` gets a reference to everything copied before.
+    torch read none nested deeper than that.
 
     This costs as much as torch's own processing of such arguments: it does not follow any other references.
     """
