@@ -11,20 +11,20 @@ from collections.abc import Sequence
 from rough_counts import count
 
 from prophet_fsdp import turns
-from prophet_fsdp.turns import Turns
+from prophet_fsdp.turns import OwnTurns
 
-_ends = Turns.iteration_ends
+_ends = OwnTurns.iteration_ends
 
 
-def _count(self: Turns, now: float) -> bool:
+def _count(self: OwnTurns, now: float) -> bool:
     count("own", self.own)
     return _ends(self, now)
 
 
-def _decide(self: Turns, measured: Sequence[Sequence[float]]) -> None:
+def _decide(self: OwnTurns, measured: Sequence[Sequence[float]]) -> None:
     assert len({len(each) for each in measured}) == 1
 
 
 vars(turns).update(FIRST=0, BEFORE=2, LENGTH=2)
-Turns.iteration_ends = _count  # type: ignore[method-assign]
-Turns.decide = _decide  # type: ignore[method-assign]
+OwnTurns.iteration_ends = _count  # type: ignore[method-assign]
+OwnTurns.decide = _decide  # type: ignore[method-assign]

@@ -30,7 +30,7 @@ from prophet_fsdp import watching
 from prophet_fsdp.order import order_of
 from prophet_fsdp.says import Iterations
 from prophet_fsdp.stages import Reduction, Stage
-from prophet_fsdp.turns import Turns
+from prophet_fsdp.turns import OwnTurns
 from prophet_fsdp.wire import ShardWire
 from prophet_scheduler.frontends.ending import raise_if_handlers, say
 from prophet_scheduler.frontends.torch import guards as torch_guards
@@ -205,7 +205,7 @@ class ShardRounds(AwaitedRounds):
         # It is known how FSDP2 reaches its parameters.
         self._probation = Probation(steps=0)
         self._exchange = exchange
-        self.turns = Turns(possible=exchange is not None)
+        self.turns = OwnTurns(possible=exchange is not None)
         self._wires: list[ShardWire] = []
         self._begun: Begun | None = None
         """Reduction whose gradients FSDP2 is making now."""

@@ -5,7 +5,7 @@ Rule of this file: counting on the first rank of a sharding group. Times are sec
 
 from __future__ import annotations
 
-from prophet_fsdp.turns import Turns
+from prophet_fsdp.turns import OwnTurns
 from prophet_scheduler.frontends import lines
 from prophet_scheduler.frontends.ending import at_end
 from prophet_scheduler.watch.meter import Periods
@@ -22,7 +22,7 @@ class Iterations:
         self._periods = Periods()
         self._forward = False
         self._moved_bytes = self._count = 0
-        self.turns: Turns | None = None
+        self.turns: OwnTurns | None = None
         """Turns of FSDP2's own collectives, of the group's first model."""
 
     def moves(self, size_bytes: int, backward: bool) -> None:

@@ -22,7 +22,7 @@ TURNS = 3
 """Maximum turns of FSDP2's own collectives."""
 
 
-class Turns:
+class OwnTurns:
     """Turns of one model. `possible`: FSDP2's own collectives compute the same averages."""
 
     def __init__(self, possible: bool) -> None:

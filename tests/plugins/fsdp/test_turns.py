@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from prophet_fsdp.turns import BEFORE, FIRST, LENGTH, TURNS, Turns
+from prophet_fsdp.turns import BEFORE, FIRST, LENGTH, TURNS, OwnTurns
 from support.programs import clean_environ, torchrun_variables
 from tools.ports import free_port
 
@@ -26,7 +26,7 @@ def whose(late_s: Sequence[float], own_s: Sequence[float], peer: Sequence[float]
     """Return whose collectives each iteration uses: P for Prophet's, o for FSDP2's own. Iterations take the seconds of
     the two in turn. `peer` has what another rank measures; without it there is this rank alone.
     """
-    turns, now, used = Turns(possible=True), 0.0, ""
+    turns, now, used = OwnTurns(possible=True), 0.0, ""
     late, own = cycle(late_s), cycle(own_s)
     for _ in range(ITERATIONS):
         used += "o" if turns.own else "P"
@@ -55,7 +55,7 @@ def test_all_ranks_count() -> None:
 
 
 def test_a_job_s_first_iterations_and_the_first_of_a_turn_are_not_measured() -> None:
-    turns, now = Turns(possible=True), 0.0
+    turns, now = OwnTurns(possible=True), 0.0
     for ended in range(BEFORE + LENGTH):
         now += 9.0 if ended < FIRST or ended == BEFORE else 2.0 if turns.own else 1.0
         decides = turns.iteration_ends(now)
@@ -64,7 +64,7 @@ def test_a_job_s_first_iterations_and_the_first_of_a_turn_are_not_measured() -> 
 
 
 def test_a_model_that_may_not_try_them_keeps_prophets() -> None:
-    turns = Turns(possible=False)
+    turns = OwnTurns(possible=False)
     assert not any(turns.iteration_ends(float(now)) or turns.own for now in range(ITERATIONS))
     assert turns.words == "how long FSDP2 takes without Prophet is not known"
 

@@ -12,22 +12,22 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from prophet_fsdp.turns import Turns
+from prophet_fsdp.turns import OwnTurns
 
 ITERATIONS = 50
 
-_ends = Turns.iteration_ends
+_ends = OwnTurns.iteration_ends
 _clock = _owned = 0.0
 
 
-def _slowed(self: Turns, now: float) -> bool:
+def _slowed(self: OwnTurns, now: float) -> bool:
     global _clock, _owned
     _clock += float(sys.argv[1 + self.own])
     _owned += self.own
     return _ends(self, _clock)
 
 
-Turns.iteration_ends = _slowed  # type: ignore[method-assign]
+OwnTurns.iteration_ends = _slowed  # type: ignore[method-assign]
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
