@@ -33,7 +33,7 @@ ANSWER_LIMIT_S = 1.0
 """Maximum wait for a store's answer after a loss, in seconds: the store's host may be what was lost."""
 
 ENDED_TAG = 0x50726F70
-"""Tag of what no rank sends."""
+"""Tag that no rank ever sends."""
 
 Ends = dict[str, list[int]]
 """Ports of a process's connections, by its own address on them."""
@@ -150,10 +150,10 @@ def _answer(question: Callable[[], Any]) -> Any:
 
 
 def ended_rank(group: dist.ProcessGroup) -> int | None:
-    """Return a rank that has ended, as the `group` counts; None if none is known to have.
+    """Return a rank of `group` whose process has ended; None if none is known to have.
 
-    Gloo takes no request for data from a closed connection. Others stay unanswered, which harms nothing. torch counts
-    them and, where it is asked to compare all that ranks do, has another backend, which is left alone.
+    Gloo refuses a receive from a closed connection. Receives from living ranks stay unanswered, which does no harm.
+    Under TORCH_DISTRIBUTED_DEBUG=DETAIL torch would compare them among ranks: its other backend is left alone.
     """
     try:
         backend: Any = group._get_backend(torch.device("cpu"))

@@ -199,7 +199,7 @@ def _follow(store: Store, rank: int, text: str, patience: _Patience) -> tuple[st
 
 
 def unless_lost(there: Callable[[], bool], lost: Callable[[], int | None]) -> Callable[[], bool]:
-    """Return `there` such that it raises SilentRank where it is not there and `lost()` returns a rank."""
+    """Return a condition that is `there()`, but raises SilentRank while that is False and `lost()` returns a rank."""
     next_s = time.monotonic() + LOST_LOOK_S
 
     def look() -> bool:
@@ -210,7 +210,7 @@ def unless_lost(there: Callable[[], bool], lost: Callable[[], int | None]) -> Ca
             return False
         next_s = time.monotonic() + LOST_LOOK_S
         rank = lost()
-        if rank is not None and not there():  # It may have ended after the last thing that is awaited of it.
+        if rank is not None and not there():  # It may have ended after its answer.
             raise SilentRank(rank, lost=True)
         return False
 

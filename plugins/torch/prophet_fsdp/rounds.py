@@ -83,7 +83,7 @@ class ShardSlot(Slot):
         """Keep what was seen at the promise: the program may have cleared or written the gradient within backward."""
 
     def see(self, grad: Any) -> None:
-        """Remember the gradient as the program is to find it, and where this rank's part of it lies."""
+        """Remember the gradient as the program must find it, and where this rank's shard lies in memory."""
         super().see(grad)
         if grad is not None:
             part = grad._local_tensor
@@ -91,8 +91,8 @@ class ShardSlot(Slot):
             self._lies = StorageWeakRef(part.untyped_storage()), lies  # type: ignore[no-untyped-call]
 
     def sent(self) -> torch.Tensor | None:
-        """Return the staged gradient, or another in its memory if the program has kept this rank's part of it alone.
-        None if all of it is gone or was written to.
+        """Return the staged gradient, or another in the same memory if the program kept only this rank's shard of it.
+        Return None if all of it is gone or was written to.
         """
         grad = super().sent()
         if grad is None and self.seen is not None:
@@ -114,7 +114,7 @@ class ShardSlot(Slot):
             return grad if _first(grad).isnan().any() else None
 
     def forget_gradient(self) -> None:
-        """Refer to it no more: torch swaps a gradient for another, as in model.to(), only where nobody refers to it."""
+        """Drop all references: torch swaps a gradient, as in model.to(), only if nothing else refers to it."""
         self.seen = self.base = None
 
     def version_of(self, grad: torch.Tensor) -> int:

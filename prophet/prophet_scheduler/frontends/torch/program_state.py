@@ -72,8 +72,8 @@ def _as_of(held: Values) -> Iterator[None]:
 
 @contextlib.contextmanager
 def outermost() -> Iterator[None]:
-    """Make calls of torch in the context no part of another call: the garbage collector may run anything in the middle
-    of one, such as DTensor's, which finds shapes with fake tensors.
+    """Detach calls of torch in the context from any call in progress: the garbage collector may run them in the middle
+    of another, such as DTensor's, which infers shapes with fake tensors.
     """
     with _disable_current_modes(), temporarily_clear_interpreter_stack(), _with_dispatch_keys(_OUTERMOST_KEYS):
         yield

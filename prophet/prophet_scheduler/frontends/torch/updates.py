@@ -232,7 +232,7 @@ class Updates:
         `local`: parameters by group, to be updated at once with their present `.grad`.
         """
         with references.at_work():
-            # An optimizer that refuses parts of parameters says so within its first step().
+            # An optimizer that refuses sharded parameters must raise its error in its first step().
             first = not self._stepped_in and any(slot.partial for slot in slots)
             self._stepped_in = program_state.of_now()
             barrier = barrier or first or self._state_is_out() or not program_state.can_hold_later(self._stepped_in)
