@@ -147,6 +147,8 @@ class Stream:
 
 
 class LazyMode(TorchDispatchMode):
+    __module__ = "torch.of_tests"  # Under a mode of the program's Prophet would wait for everything.
+
     def __init__(self, device: Device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self._device = device
