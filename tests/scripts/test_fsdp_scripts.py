@@ -41,7 +41,7 @@ RANKS = {
 }
 AT_ONCE = {
     *("fsdp_muon", "fsdp_compile", "fsdp_hooks", "fsdp_kept", "fsdp_many_ranks", "hooks"),
-    *("scaled", "norms", "gradients_kept"),
+    *("scaled", "norms", "gradients_kept", "fsdp_backward_elsewhere"),
 }
 """Scripts and ways whose updates are not late, since something looks at all gradients before each step."""
 SAYS_MORE = {"fsdp_muon", "fsdp_compile"}

@@ -112,8 +112,7 @@ class Gather(DefaultAllGather):
             return super().__call__(output_tensor, input_tensor, group, async_op)
         self._shared.moves(output_tensor.nbytes)
         module: Any = self._module()
-        rounds = rounds_of(module, begin=False)
-        if rounds is not None and rounds.turns.own:
+        if _has_own_turn(module):
             return super().__call__(output_tensor, input_tensor, group, async_op)
         own = output_tensor.view(group.size(), -1)[group.rank()]
         if own.data_ptr() != input_tensor.data_ptr():
@@ -158,7 +157,7 @@ class Reduce(DefaultReduceScatter):
         parts.moves(input_tensor.nbytes)
         average = op == dist.ReduceOp.AVG
         begun = self._begin(output_tensor) if in_backward() else None
-        if self._has_own_turn:
+        if _has_own_turn(self._module()):
             return super().__call__(output_tensor, input_tensor, group, op, async_op)
         late = begun if average and not self._adds_up() else None
         result = torch.empty_like(output_tensor) if late is not None else output_tensor
@@ -198,7 +197,7 @@ class Reduce(DefaultReduceScatter):
             begun, *before, source = reduced
         else:
             begun, before = self._begin(tensor) if in_backward() else None, []
-            if self._has_own_turn:
+            if _has_own_turn(self._module()):
                 return False
             source = tensor.clone()
         result, stages = between_replicas(
@@ -221,12 +220,6 @@ class Reduce(DefaultReduceScatter):
     def _urgency(self) -> int:
         return REDUCES + self._place
 
-    @property
-    def _has_own_turn(self) -> bool:
-        """True if FSDP2's own collectives have their turn, or keep the model for good."""
-        rounds = rounds_of(self._module(), begin=False)
-        return rounds is not None and rounds.turns.own
-
     def _adds_up(self) -> bool:
         """Return True if FSDP2 accumulates results of several reductions before replicas exchange them."""
         group: Any = self._group()
@@ -246,6 +239,12 @@ class Reduce(DefaultReduceScatter):
         if group._all_reduce_hook is not None or rounds.turns.own:
             return None
         return rounds.begin(params, output.numel())
+
+
+def _has_own_turn(module: Any) -> bool:
+    """Return True if FSDP2's own collectives have their turn with the module's model, or keep it for good."""
+    rounds = rounds_of(module, begin=False)
+    return rounds is not None and rounds.turns.own
 
 
 class _Here(threading.local):

@@ -16,6 +16,8 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.arena import Slot
@@ -67,6 +69,8 @@ class ModuleOrder:
         self._leads = False
         """True if modules prefetch in forward because of Prophet."""
         self._settled = False
+        self.forward_thread: int | None = None
+        """Thread that runs forward; None before the first pass."""
         self._led: list[tuple[weakref.WeakKeyDictionary[Any, None], str, str]] = []
         """Orders in which modules gather ahead: FSDP2's names of a module's list and of the method that sets it."""
         self._places: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -75,6 +79,8 @@ class ModuleOrder:
         """Record that a module's parameters are on their way."""
         if self._leads and _is_ahead(module):
             self._ahead[module] = Ahead(module)
+        if not in_backward():
+            self.forward_thread = threading.get_ident()
         if self._settled:
             return
         if in_backward():
@@ -88,8 +94,11 @@ class ModuleOrder:
 
     def forward_begins(self, module: Any) -> None:
         """Record the turn in forward of a module that gathers nothing."""
-        if not self._settled and not in_backward():
-            self._forward[module] = None
+        if not in_backward():
+            if not torch.compiler.is_compiling():  # Compiled programs wait for all averages anyway.
+                self.forward_thread = threading.get_ident()
+            if not self._settled:
+                self._forward[module] = None
 
     def came(self, module: Any) -> None:
         """Record that the module waits for its parameters: it uses them."""

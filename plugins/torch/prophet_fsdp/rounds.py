@@ -14,7 +14,6 @@ with optimizers that treat each element separately.
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -291,6 +290,7 @@ class ShardRounds(AwaitedRounds):
             slot.end()
 
     def _gathered(self) -> None:
+        self._forward_thread = self._order.forward_thread
         self._begun = None
         self._end(self._slots)
         self._nothing_came()
@@ -325,10 +325,6 @@ class ShardRounds(AwaitedRounds):
         watching.given_back(text, self.record)
         if self.says:
             say(f"{self.label} has FSDP2's own collectives from now on: {text}")
-
-    def forward_in(self, thread: int) -> None:
-        """Record the thread that runs forward."""
-        self._forward_thread = thread
 
     def before_compilation(self) -> None:
         # Compiled code hides from our guards that FSDP2 gathers in the middle of it.
@@ -409,7 +405,4 @@ def rounds_of(module: Any, begin: bool) -> ShardRounds | None:
         exchange = _exchange_of([group._reduce_scatter_comm.shared for group in ours])
         made = _rounds[context] = ShardRounds(params, context.all_states[0]._modules[0], exchange)
         watching.follow(made, max(group.mesh_info.mesh.size() for group in ours))
-    rounds = _rounds.get(context)
-    if rounds is not None and not begin:
-        rounds.forward_in(threading.get_ident())
-    return rounds
+    return _rounds.get(context)
