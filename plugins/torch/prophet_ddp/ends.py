@@ -5,14 +5,13 @@ Rule of this file: how long this rank keeps serving the others, and whether its 
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
 from collections.abc import Iterable
 
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.rounds import ModuleRounds
-from prophet_scheduler.frontends.ending import fail_at_end, say
+from prophet_scheduler.frontends.ending import fail_at_end, raise_if_handlers, say
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch.threads import OWN
 
@@ -84,6 +83,8 @@ def finish(modules: Iterable[ModuleRounds]) -> None:
 def give_up() -> None:
     """Abort groups for a program that does not want to wait. Threads that wait for an average stop as well."""
     for issuer in issuers:
-        with contextlib.suppress(Exception):
+        try:
             if not issuer.quiet(0.0):
                 issuer.fail(RuntimeError("the process group was aborted"))
+        except Exception as error:
+            raise_if_handlers(error)

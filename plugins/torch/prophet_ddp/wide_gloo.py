@@ -8,7 +8,6 @@ goes back and forth several times, so on a link with a long delay two of them le
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
 import resource
@@ -22,6 +21,7 @@ import torch.distributed as dist
 
 from prophet_ddp.meeting import CONNECT_LIMIT_S, Meeting, nobody
 from prophet_scheduler.core.network import Probe
+from prophet_scheduler.frontends.ending import raise_if_handlers
 from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE
 
 PROBE_BYTES = 4 << 10
@@ -71,12 +71,14 @@ def wide_group(
 
 def _name(group: Any, store: dist.distributed_c10d.Store) -> None:
     """Name the group in torch's FlightRecorder, where this release of torch can."""
-    with contextlib.suppress(Exception):
-        make: Any = dist.ProcessGroup
+    make: Any = dist.ProcessGroup
+    try:
         known = make(store, group.rank(), group.size())
         known._register_backend(torch.device("cpu"), make.BackendType.GLOO, group)
         known._set_group_name(NAME)
         known._set_group_desc(NAME)
+    except Exception as error:
+        raise_if_handlers(error)
 
 
 def backend_on_processors(group: dist.ProcessGroup) -> str:

@@ -84,8 +84,8 @@ def lost_as_it_connects(rank: int) -> None:
     trained(DistributedDataParallel(model()), 3)
 
 
-def _told_to_end(takeover: Any, rank: int) -> None:
-    """Have rank 1 told to end where this module decides. The program's handler raises."""
+def _told_to_end(module: Any, name: str, rank: int) -> None:
+    """Have rank 1 told to end where this module uses what has this name. The program's handler raises."""
 
     def handle(*_: Any) -> NoReturn:
         mark()
@@ -96,14 +96,20 @@ def _told_to_end(takeover: Any, rank: int) -> None:
 
     if rank == 1:
         signal.signal(signal.SIGTERM, handle)
-        vars(takeover)["why_not"] = told
+        vars(module)[name] = told
 
 
 def told_to_end_as_it_meets(rank: int) -> None:
     """A rank is told to end while Prophet takes the reducer's place."""
     from prophet_ddp import takeover
 
-    _told_to_end(takeover, rank)
+    _told_to_end(takeover, "why_not", rank)
+    trained(DistributedDataParallel(model()), 3)
+
+
+def told_to_end_as_its_group_is_named(rank: int) -> None:
+    """A rank is told to end while Prophet tells torch the name of its group."""
+    _told_to_end(dist, "ProcessGroup", rank)
     trained(DistributedDataParallel(model()), 3)
 
 
@@ -111,7 +117,7 @@ def told_to_end_as_it_shards(rank: int) -> None:
     """A rank is told to end while Prophet takes over what it has sharded."""
     from prophet_fsdp import takeover
 
-    _told_to_end(takeover, rank)
+    _told_to_end(takeover, "why_not", rank)
     sharded = model()
     fsdp.fully_shard(sharded)
     sharded(torch.ones(4, 32)).square().mean().backward()

@@ -24,7 +24,7 @@ LOST = (
     "lost_as_it_meets",
     "lost_as_it_connects",
 )
-TOLD = ("told_to_end_as_it_meets", "told_to_end_as_it_shards")
+TOLD = ("told_to_end_as_it_meets", "told_to_end_as_its_group_is_named", "told_to_end_as_it_shards")
 NAMES = (
     *LOST,
     *TOLD,
