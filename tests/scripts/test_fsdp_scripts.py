@@ -41,9 +41,9 @@ RANKS = {
 }
 AT_ONCE = {
     *("fsdp_muon", "fsdp_compile", "fsdp_hooks", "fsdp_kept", "fsdp_many_ranks", "hooks"),
-    *("scaled", "norms", "gradients_kept", "fsdp_backward_elsewhere"),
+    *("scaled", "norms", "gradients_kept", "fsdp_backward_elsewhere", "fsdp_event_loop"),
 }
-"""Scripts and ways whose updates are not late, since something looks at all gradients before each step."""
+"""Scripts and ways whose updates are not late, since something looks at all gradients before each step, or may."""
 SAYS_MORE = {"fsdp_muon", "fsdp_compile"}
 """Scripts that get a line of Prophet's, as with DistributedDataParallel."""
 NOT_AHEAD = {"fsdp_hooks", "fsdp_hybrid_three", "fsdp_many_roots", "fsdp_replicate", "fsdp_root_only"}

@@ -25,6 +25,7 @@ from typing import Any
 from prophet_scheduler.frontends.ending import end_last, raise_if_handlers
 from prophet_scheduler.frontends.importlib_bootstrap import around_import, passed_over
 from prophet_scheduler.frontends.notices import logger, speaks, warn_of_no_policy
+from prophet_scheduler.frontends.torch import threads
 
 MODULE = "torch.nn.parallel.distributed"
 
@@ -106,4 +107,5 @@ def _imported(module: ModuleType) -> None:
 
 
 atexit.register(end_last)
+threads.attend()
 call_after_import(MODULE, _imported)

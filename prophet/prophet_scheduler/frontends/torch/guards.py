@@ -448,10 +448,18 @@ def within_backward(watched: bool) -> AbstractContextManager[None]:
     return references.within_backward(*((_pending, _watched, _learning, use) if watched or _pending else ()))
 
 
-def watch_thread() -> None:
-    """Detect uses in this thread, too, from now on, if anything is pending or uses are being noted."""
-    if (_kept or _learning) and not (references.watching_here() or threads.is_unwatched()):
+def watch_thread(woken: bool = False) -> None:
+    """Detect uses in this thread, too, from now on, if anything is pending or uses are being noted; if `woken`, also if
+    another thread may leave something pending soon.
+    """
+    if (_kept or _learning or (woken and _owners)) and not (references.watching_here() or threads.is_unwatched()):
         _watch_references()
+
+
+def main_is_seen() -> bool:
+    """Return True if uses in the main thread are detected, now or once its present wait ends."""
+    main = threading.main_thread()
+    return threading.get_ident() == main.ident or references.watching_in(main) or threads.main_waits()
 
 
 def _before_fork() -> None:
@@ -569,7 +577,8 @@ def _install() -> None:
     unseen.watch(_flush_all, _before_sending)
     torch_aliases.install()
     begins = functools.partial(references.watch_here, _pending, _watched, _learning, use, stays=True)
-    threads.watch_all(begins, lambda: references.stop_here(for_good=True), watch_thread, _flush_all)
+    wakes = functools.partial(watch_thread, woken=True)
+    threads.watch_all(begins, lambda: references.stop_here(for_good=True), wakes, _flush_all)
     os.register_at_fork(before=_before_fork, after_in_child=_in_the_child)
 
 

@@ -108,6 +108,8 @@ class _Here(threading.local):
 
 
 _here = _Here()
+_watching: set[int] = set()
+"""Threads that are watched, by identifier."""
 
 
 class _References(TorchFunctionMode):
@@ -258,6 +260,7 @@ def watch_here(pending: Pending, watched: Mapping[int, Any], learning: Any, use:
     if _here.away or in_backward():
         return
     _here.stays = stays
+    _watching.add(threading.get_ident())
     if _here.mode is None:
         _enter(_References(pending, watched, learning, use))
 
@@ -276,6 +279,7 @@ def stop_here(for_good: bool = False) -> None:
     if _here.mode is None or ((_here.stays or in_backward()) and not for_good):
         return
     _here.stays = False
+    _watching.discard(threading.get_ident())
     _take_off()
 
 
@@ -337,6 +341,11 @@ def in_backward() -> bool:
 
 def watching_here() -> bool:
     return _here.mode is not None
+
+
+def watching_in(thread: threading.Thread) -> bool:
+    """Return True if uses in this thread are watched."""
+    return thread.ident in _watching
 
 
 @contextlib.contextmanager

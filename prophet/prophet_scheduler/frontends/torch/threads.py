@@ -1,28 +1,35 @@
 """Threads that did not call step() but may use parameters with pending updates: they are watched, too.
 
-Rule of this file: when to start watching a thread. references.py watches it.
+Rule of this file: when to start watching a thread. references.py watches it. Nothing here imports torch.
 
 torch's function modes belong to one thread, and no other thread can set them. So each Python thread gets our mode when
 it starts. A thread from before gets it when it takes a task of an executor or wakes from waiting for another thread,
-since it may learn of a step then. For an earlier thread pool whose queue cannot be intercepted, all updates are made
-before it gets a task. Threads that Python neither starts nor wakes remain unseen: C++ threads, earlier threads that
-poll a variable, and the first time that an earlier thread wakes from a condition with an RLock.
+since it may learn of a step then. Python's waits are patched when the interpreter starts (`attend`): the thread that
+waits now may be the main one, while another makes the first module. For an earlier thread pool whose queue cannot be
+intercepted, all updates are made before it gets a task.
+
+Threads that Python neither starts nor wakes remain unseen: C++ threads, and earlier threads that poll a variable. The
+main thread is no exception where it polls or runs an event loop, but most programs use their model there in the end. So
+while it is unseen, no update of another thread is late (guards.main_is_seen).
 """
 
 from __future__ import annotations
 
-import concurrent.futures.thread
 import functools
 import threading
 import weakref
 from collections.abc import Callable
-from multiprocessing.pool import ThreadPool
 from typing import Any
 
 OWN = "prophet-"
 """Name prefix of our own threads, which never wait for updates."""
 
 _watched: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+_begins: list[Callable[[], None]] = []
+_ends: list[Callable[[], None]] = []
+_wakes: list[Callable[[], None]] = []
+"""What `watch_all` has to call; empty before."""
+_main_waits = False
 
 
 def is_unwatched() -> bool:
@@ -35,6 +42,33 @@ def is_unwatched() -> bool:
     return thread.name.startswith(OWN) or isinstance(thread, threading._DummyThread)
 
 
+def main_waits() -> bool:
+    """Return True if the main thread waits for another one, and will be watched when it wakes."""
+    return _main_waits
+
+
+@functools.cache
+def attend() -> None:
+    """Prepare Python's threads, and its waits for threads, for `watch_all`."""
+    run: Callable[..., None] = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+
+    @functools.wraps(run)
+    def attended(thread: threading.Thread) -> None:
+        if thread.name.startswith(OWN):
+            return run(thread)
+        if _begins:
+            _watched.add(thread)
+        _call(_begins)
+        try:
+            return run(thread)
+        finally:
+            _call(_ends)
+
+    threading.Thread._bootstrap_inner = attended  # type: ignore[attr-defined]
+    for kind, name in ((threading.Condition, "wait"), (threading.Thread, "join")):
+        _attend_wait(kind, name)
+
+
 def watch_all(
     begins: Callable[[], None], ends: Callable[[], None], wakes: Callable[[], None], flush: Callable[[], None]
 ) -> None:
@@ -42,30 +76,26 @@ def watch_all(
 
     If an earlier thread of a pool may learn of one, the thread that gives the pool a task calls `flush`.
     """
-    run: Callable[..., None] = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+    # Imported here since they take a while, and `attend` runs in every process.
+    import concurrent.futures.thread
+    from multiprocessing.pool import ThreadPool
 
-    @functools.wraps(run)
-    def watched(thread: threading.Thread) -> None:
-        if thread.name.startswith(OWN):
-            return run(thread)
-        _watched.add(thread)
-        begins()
-        try:
-            return run(thread)
-        finally:
-            ends()
+    attend()
+    _begins.append(begins)
+    _ends.append(ends)
+    _wakes.append(wakes)
 
     def hand_over(pool: Any) -> None:
         if not _watched.issuperset(pool._pool):
             flush()
 
-    threading.Thread._bootstrap_inner = watched  # type: ignore[attr-defined]
     _before(ThreadPool, "_check_running", hand_over)
     _before(concurrent.futures.thread._WorkItem, "run", lambda *_: wakes())  # type: ignore[attr-defined]
-    # A wait that is already in progress will end through a method that it looks up then.
-    waits = (threading.Condition, "wait"), (threading.Condition, "_acquire_restore"), (threading.Thread, "join")
-    for kind, name in waits:
-        _after(kind, name, wakes)
+
+
+def _call(functions: list[Callable[[], None]]) -> None:
+    for function in functions:
+        function()
 
 
 def _before(kind: Any, name: str, first: Callable[..., None]) -> None:
@@ -81,13 +111,20 @@ def _before(kind: Any, name: str, first: Callable[..., None]) -> None:
     setattr(kind, name, method)
 
 
-def _after(kind: Any, name: str, then: Callable[[], None]) -> None:
+def _attend_wait(kind: Any, name: str) -> None:
     original = getattr(kind, name)
 
     @functools.wraps(original)
-    def method(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        then()
-        return result
+    def wait(*args: Any, **kwargs: Any) -> Any:
+        global _main_waits
+        before, in_main = _main_waits, threading.get_ident() == threading.main_thread().ident
+        if in_main:
+            _main_waits = True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _call(_wakes)
+            if in_main:
+                _main_waits = before
 
-    setattr(kind, name, method)
+    setattr(kind, name, wait)

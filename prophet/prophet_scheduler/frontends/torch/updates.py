@@ -236,7 +236,8 @@ class Updates:
             first = not self._stepped_in and any(slot.partial for slot in slots)
             self._stepped_in = program_state.of_now()
             barrier = barrier or first or self._state_is_out() or not program_state.can_hold_later(self._stepped_in)
-            barrier = barrier or references.in_backward()  # Uses are watched only after backward.
+            # Uses are watched only after backward.
+            barrier = barrier or references.in_backward() or not torch_guards.main_is_seen()
             for streams in {slot.streams for slot in slots}:
                 streams.home = streams.current()
             move(slots, DEFER)
