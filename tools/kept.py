@@ -14,7 +14,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -121,27 +121,12 @@ class Study:
         return list(zip(cells, self.points, strict=True))
 
 
-def study_of(experiment: Experiment, results: Results, simulated: Results | None = None) -> Study:
+def study_of(experiment: Experiment, results: Results) -> Study:
     """Return the part of an experiment's results to keep. Raises UserError if they are of another config."""
-    others = [None] * len(results.cells) if simulated is None else [small(cell) for cell in simulated.cells]
-    if not len(others) == len(results.cells) == len(experiment.cells):
+    if len(results.cells) != len(experiment.cells):
         raise UserError(f"{experiment.file}: its results are of another config; run it again")
-    points = [
-        Point(small(cell), place.cluster.workers, other)
-        for cell, place, other in zip(results.cells, experiment.cells, others, strict=True)
-    ]
-    return Study(results.config, points)
-
-
-def still_simulated(study: Study, former: Study) -> Study:
-    """Return `study`; cells without a simulation get that of the same measurement in `former`, if any."""
-
-    def simulated(point: Point) -> CellResult | None:
-        cell = point.cell
-        alike = (old for old in former.points if old.cell.setting == cell.setting and old.cell.times_s == cell.times_s)
-        return point.simulated or next((old.simulated for old in alike), None)
-
-    return replace(study, points=[replace(point, simulated=simulated(point)) for point in study.points])
+    pairs = zip(results.cells, experiment.cells, strict=True)
+    return Study(results.config, [Point(small(cell), place.cluster.workers) for cell, place in pairs])
 
 
 def small(cell: CellResult) -> CellResult:
