@@ -205,7 +205,7 @@ def real_names() -> Sequence[str]:
 
 def is_of(study: Study, config: Path) -> bool:
     """Return True if the results are of this config as it is now. Raises UserError."""
-    return study.config == to_jsonable_python(load_experiment(config).source)
+    return bool(study.config == to_jsonable_python(load_experiment(config).source))
 
 
 if __name__ == "__main__":
