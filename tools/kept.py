@@ -203,14 +203,9 @@ def read_pieces(path: Path, kind: type[T]) -> list[T]:
 
 
 def resumed(
-    path: Path,
-    kind: type[T],
-    keys: Iterable[Any],
-    make: Callable[[int, Any], T],
-    key_of: Callable[[T], Any],
-    goes_on: Callable[[], bool] = lambda: True,
+    path: Path, kind: type[T], keys: Iterable[Any], make: Callable[[int, Any], T], key_of: Callable[[T], Any]
 ) -> list[T]:
-    """Return the pieces in `path`, after making those missing for `keys` while `goes_on` is True.
+    """Return the pieces in `path`, after making those missing for `keys`.
 
     `make` gets the index of a key and the key. Several pieces may have the same key. Raises UserError.
     """
@@ -219,7 +214,7 @@ def resumed(
     for number, key in enumerate(keys):
         if key in there:
             there.remove(key)
-        elif goes_on():
+        else:
             pieces.append(make(number, key))
             add_piece(path, pieces[-1])
             print(f"{path.name}: {pieces[-1]}", flush=True)

@@ -122,8 +122,8 @@ def judged(new: SoakStart, done: Sequence[SoakStart]) -> SoakStart:
     return replace(new, wrong=f"losses or weights differ from a start of {of}")
 
 
-def run(wanted: int, seconds: float, file: Path) -> int:
-    """Make starts until there are enough or time is up. No `with`: forked processes would also leave through it."""
+def run(wanted: int, file: Path) -> int:
+    """Make starts until there are enough. No `with`: forked processes would also leave through it."""
     os.environ[settings.CACHE] = settings.OFF
     torch.set_num_threads(1)
     reexec_in_user_namespace()
@@ -131,8 +131,7 @@ def run(wanted: int, seconds: float, file: Path) -> int:
     folder = file.parent.resolve() / "starts"
     folder.mkdir(parents=True, exist_ok=True)
     gc.freeze()  # or each process's exit would visit all imported objects
-    ends_at = time.monotonic() + seconds
-    while time.monotonic() < ends_at and (coming := next_start(done, wanted)):
+    while coming := next_start(done, wanted):
         done.append(judged(start(*coming, len(done), folder), done))
         add_piece(file, done[-1])
         print(done[-1], flush=True)
@@ -142,10 +141,9 @@ def run(wanted: int, seconds: float, file: Path) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.soak_starts", description=__doc__)
     parser.add_argument("--starts", type=int, required=True, help="of each engine under Prophet, with earlier ones")
-    parser.add_argument("--seconds", type=float, default=60.0, help="no start begins after this many seconds")
     parser.add_argument("--file", type=Path, required=True, help="data to keep: a line for each start")
     options = parser.parse_args()
-    return exit_status(lambda: run(options.starts, options.seconds, options.file))
+    return exit_status(lambda: run(options.starts, options.file))
 
 
 if __name__ == "__main__":
