@@ -82,12 +82,12 @@ STUDIES: Mapping[str, StudyRecipe] = {
 """Studies by name of their kept data."""
 
 
-def measured(config: Path, out: Path, repeats: int | None = None) -> Study:
+def measured(config: Path, out: Path) -> Study:
     """Run a config's missing cells, and return the data to keep of all.
 
     Results go to `out`/cellN. Raises UserError if a cell cannot be run, after running the others.
     """
-    experiment = load_experiment(config, repeats=repeats)
+    experiment = load_experiment(config)
     whole, refused = [], ""
     for number, cell in enumerate(experiment.cells):
         folder = out / f"cell{number}"
@@ -156,14 +156,14 @@ def beside(study: Study) -> Study:
     return replace(study, points=[replace(point, simulated=simulated_cell(cell, point.cell)) for cell, point in pairs])
 
 
-def study(recipe: StudyRecipe, config: Path, out: Path, results: Path, repeats: int | None = None) -> Study:
+def study(recipe: StudyRecipe, config: Path, out: Path, results: Path) -> Study:
     """Run the missing parts of a study and return it; its figures go beside the page. Raises UserError and OSError."""
     if recipe.simulated:
         return simulated(config)
     if not recipe.figures:
-        data = measured(config, out, repeats)
+        data = measured(config, out)
     else:
-        experiment = load_experiment(config, repeats=repeats)
+        experiment = load_experiment(config)
         run_session(experiment, out)
         data = kept.study_of(experiment, read_results(out / RESULTS_FILE))
         for file, name in recipe.figures.items():
@@ -177,7 +177,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="+", choices=[*STUDIES, REAL], metavar="NAME", help=", ".join([*STUDIES, REAL]))
     parser.add_argument("--out", type=Path, default=Path("build/studies"), help="folder for the runs")
     parser.add_argument("--config", type=Path, help="instead of the study's own; for a single name")
-    parser.add_argument("--repeats", type=int, help="instead of the config's")
     parser.add_argument("--missing", action="store_true", help="only studies without kept results of this config")
     parser.add_argument("--simulated", action="store_true", help="only simulate the kept cells again")
     options = parser.parse_args(arguments)
@@ -192,7 +191,7 @@ def main(arguments: list[str] | None = None) -> int:
                     raise UserError(f"{kept.data_file(options.results, name)} is missing; measure first: make {name}")
                 kept.keep(options.results, name, Study, beside(stored.data), stored.measured)
             elif not (options.missing and stored is not None and is_of(stored.data, config)):
-                data = study(recipe, config, options.out / name, options.results, options.repeats)
+                data = study(recipe, config, options.out / name, options.results)
                 kept.keep(options.results, name, Study, data, replaces=recipe.replaces)
         return 0
 
