@@ -238,4 +238,5 @@ def measure(out: Path, results: Path) -> RealCells:
 def simulate(out: Path, results: Path) -> MlfabricSimulated:
     """Simulate all cells, also on the paper's cluster. Raises UserError."""
     here = {name: simulate_cell(load_experiment(CONFIGS / f"{name}.yaml").cells[0]) for name in CELLS}
-    return MlfabricSimulated(here, {name: paper_cell(*name.upper().split("-")) for name in CELLS})
+    pairs = {name: name.upper().split("-") for name in CELLS}
+    return MlfabricSimulated(here, {name: paper_cell(compute, network) for name, (compute, network) in pairs.items()})
