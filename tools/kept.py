@@ -7,6 +7,7 @@ with the date of measurement: numbers whose data is gone, and single observation
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
 import os
@@ -31,6 +32,13 @@ RESULTS = Path("docs/results")
 LARGE = {"over_time", "wait_by_gradient_s", "log_tail", "tuning"}
 """Fields of a policy that no page shows."""
 T = TypeVar("T")
+
+
+def page_parser(name: str, about: str | None) -> argparse.ArgumentParser:
+    """Return the argument parser of `python -m tools.NAME`, which makes a page of results or its data."""
+    parser = argparse.ArgumentParser(prog=f"python -m tools.{name}", description=about)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the pages and their data")
+    return parser
 
 
 @dataclass(frozen=True)

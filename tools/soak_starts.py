@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 
+from prophet_scheduler.cli.options import exit_status
 from prophet_scheduler.core import settings
 from prophet_scheduler.engines.byteps import ENGINE as BYTEPS
 from prophet_scheduler.engines.spec import RunNetwork, is_worker
@@ -35,7 +36,6 @@ from prophet_scheduler.lab.runner import last_words
 from prophet_scheduler.lab.testbed import reexec_in_user_namespace
 from prophet_scheduler.lab.testbed.launch import own_shared_memory
 from tools import ddp_stress
-from tools.command_line import exit_status
 from tools.ddp_stress import StressJob, Wrong
 from tools.jobs import ONE_THREAD
 from tools.kept import add_piece, read_pieces

@@ -18,6 +18,7 @@ from pathlib import Path
 from pydantic_core import to_jsonable_python
 from rich.console import Console
 
+from prophet_scheduler.cli.options import exit_status
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.config import Cell, Experiment, load_experiment
 from prophet_scheduler.lab.records import RESULTS_FILE, SCHEMA, CellResult, Results, read_results
@@ -28,7 +29,6 @@ from prophet_scheduler.lab.session import progress_bar, run_session
 from prophet_scheduler.lab.simulated import prepare_experiment, run_of, run_planned, simulate_experiment
 from prophet_scheduler.lab.simulated_ddp import prepared
 from tools import kept
-from tools.command_line import exit_status, page_parser
 from tools.kept import Study
 
 CONFIGS = Path("configs")
@@ -173,7 +173,7 @@ def study(recipe: StudyRecipe, config: Path, out: Path, results: Path) -> Study:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run and keep. A user's error is one line and exit status 2."""
-    parser = page_parser("studies", __doc__)
+    parser = kept.page_parser("studies", __doc__)
     parser.add_argument("names", nargs="+", choices=[*STUDIES, REAL], metavar="NAME", help=", ".join([*STUDIES, REAL]))
     parser.add_argument("--out", type=Path, default=Path("build/studies"), help="folder for the runs")
     parser.add_argument("--config", type=Path, help="instead of the study's own; for a single name")
