@@ -7,6 +7,7 @@ with the date of measurement: numbers whose data is gone, and single observation
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
 import os
@@ -14,7 +15,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -31,6 +32,13 @@ RESULTS = Path("docs/results")
 LARGE = {"over_time", "wait_by_gradient_s", "log_tail", "tuning"}
 """Fields of a policy that no page shows."""
 T = TypeVar("T")
+
+
+def page_parser(name: str, about: str | None) -> argparse.ArgumentParser:
+    """Return the argument parser of `python -m tools.NAME`, which makes a page of results or its data."""
+    parser = argparse.ArgumentParser(prog=f"python -m tools.{name}", description=about)
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the pages and their data")
+    return parser
 
 
 @dataclass(frozen=True)
@@ -121,27 +129,12 @@ class Study:
         return list(zip(cells, self.points, strict=True))
 
 
-def study_of(experiment: Experiment, results: Results, simulated: Results | None = None) -> Study:
+def study_of(experiment: Experiment, results: Results) -> Study:
     """Return the part of an experiment's results to keep. Raises UserError if they are of another config."""
-    others = [None] * len(results.cells) if simulated is None else [small(cell) for cell in simulated.cells]
-    if not len(others) == len(results.cells) == len(experiment.cells):
+    if len(results.cells) != len(experiment.cells):
         raise UserError(f"{experiment.file}: its results are of another config; run it again")
-    points = [
-        Point(small(cell), place.cluster.workers, other)
-        for cell, place, other in zip(results.cells, experiment.cells, others, strict=True)
-    ]
-    return Study(results.config, points)
-
-
-def still_simulated(study: Study, former: Study) -> Study:
-    """Return `study`; cells without a simulation get that of the same measurement in `former`, if any."""
-
-    def simulated(point: Point) -> CellResult | None:
-        cell = point.cell
-        alike = (old for old in former.points if old.cell.setting == cell.setting and old.cell.times_s == cell.times_s)
-        return point.simulated or next((old.simulated for old in alike), None)
-
-    return replace(study, points=[replace(point, simulated=simulated(point)) for point in study.points])
+    pairs = zip(results.cells, experiment.cells, strict=True)
+    return Study(results.config, [Point(small(cell), place.cluster.workers) for cell, place in pairs])
 
 
 def small(cell: CellResult) -> CellResult:
@@ -218,14 +211,9 @@ def read_pieces(path: Path, kind: type[T]) -> list[T]:
 
 
 def resumed(
-    path: Path,
-    kind: type[T],
-    keys: Iterable[Any],
-    make: Callable[[int, Any], T],
-    key_of: Callable[[T], Any],
-    goes_on: Callable[[], bool] = lambda: True,
+    path: Path, kind: type[T], keys: Iterable[Any], make: Callable[[int, Any], T], key_of: Callable[[T], Any]
 ) -> list[T]:
-    """Return the pieces in `path`, after making those missing for `keys` while `goes_on` is True.
+    """Return the pieces in `path`, after making those missing for `keys`.
 
     `make` gets the index of a key and the key. Several pieces may have the same key. Raises UserError.
     """
@@ -234,7 +222,7 @@ def resumed(
     for number, key in enumerate(keys):
         if key in there:
             there.remove(key)
-        elif goes_on():
+        else:
             pieces.append(make(number, key))
             add_piece(path, pieces[-1])
             print(f"{path.name}: {pieces[-1]}", flush=True)

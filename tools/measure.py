@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from prophet_scheduler.cli.options import exit_status
 from prophet_scheduler.core.errors import UserError
 from tools import kept
-from tools.command_line import exit_status, page_parser
 
 MEASUREMENTS: Mapping[str, str] = {
     "advice": "advise.measure",
@@ -68,7 +68,7 @@ def function_of(name: str) -> Any:
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure and keep. A user's error is one line and exit status 2."""
-    parser = page_parser("measure", __doc__)
+    parser = kept.page_parser("measure", __doc__)
     parser.add_argument("name", choices=MEASUREMENTS)
     parser.add_argument("options", nargs="*", metavar="KEY=VALUE", help="options, if not the measurement's defaults")
     parser.add_argument("--out", type=Path, help="folder for its work; default: build/NAME")

@@ -36,7 +36,6 @@ from prophet_scheduler.lab.jobs.datasets import Digits, batches, digits
 from prophet_scheduler.lab.jobs.pytorch.asynchronous import CLASSES, LOOKED_AT, Features
 from prophet_scheduler.lab.jobs.record import Convergence, Mark, WorkerRecord
 from prophet_scheduler.lab.records import ConvergenceResult
-from tools import kept
 from tools.kept import Study
 from tools.studies import measured
 
@@ -44,7 +43,6 @@ OURS, RELEASED, IN_STEP, RING = "mlfabric", "released", "in-step", "ring"
 """Contenders in the configs."""
 CONFIGS = Path("configs/mlfabric")
 CELLS = tuple(f"{compute}-{network}" for compute in ("c1", "c2", "c3") for network in ("n1", "n2", "n3"))
-EVERY = "all"
 BYTES_A_FEATURE = 4 * CLASSES
 PAPER_S = 200.0
 PAPER_BOUND = 30
@@ -232,28 +230,13 @@ def paper_cell(compute: str, network: str, horizon_s: float = PAPER_S) -> PaperC
     return PaperCell(ratios, comparisons[ratios.index(median(ratios))])
 
 
-def chosen(cells: str) -> Sequence[str]:
-    """Return the names in a list such as `c1-n1,c1-n2`, or all. Raises UserError."""
-    names = CELLS if cells == EVERY else tuple(cells.split(","))
-    if unknown := set(names) - set(CELLS):
-        raise UserError(f"{min(unknown)} is no cell; cells are {', '.join(CELLS)}")
-    return names
+def measure(out: Path, results: Path) -> RealCells:
+    """Run the missing parts of all cells. Raises UserError."""
+    return {"cells": {name: measured(CONFIGS / f"{name}.yaml", out / name) for name in CELLS}}
 
 
-def measure(out: Path, results: Path, *, cells: str = EVERY) -> RealCells:
-    """Run missing parts of these cells, and return them with the kept others. Raises UserError."""
-    stored, names = kept.kept(results, "mlfabric", RealCells), chosen(cells)
-    studies = {} if stored is None else stored.data["cells"]
-    studies |= {name: measured(CONFIGS / f"{name}.yaml", out / name) for name in names}
-    return {"cells": dict(sorted(studies.items()))}
-
-
-def simulate(out: Path, results: Path, *, cells: str = EVERY) -> MlfabricSimulated:
-    """Simulate these cells, also on the paper's cluster, and return them with the kept others. Raises UserError."""
-    stored, names = kept.kept(results, "mlfabric-simulated", MlfabricSimulated), chosen(cells)
-    here, paper = ({}, {}) if stored is None else (dict(stored.data.cells), dict(stored.data.paper))
-    for name in names:
-        here[name] = simulate_cell(load_experiment(CONFIGS / f"{name}.yaml").cells[0])
-        compute, network = name.upper().split("-")
-        paper[name] = paper_cell(compute, network)
-    return MlfabricSimulated(dict(sorted(here.items())), dict(sorted(paper.items())))
+def simulate(out: Path, results: Path) -> MlfabricSimulated:
+    """Simulate all cells, also on the paper's cluster. Raises UserError."""
+    here = {name: simulate_cell(load_experiment(CONFIGS / f"{name}.yaml").cells[0]) for name in CELLS}
+    pairs = {name: name.upper().split("-") for name in CELLS}
+    return MlfabricSimulated(here, {name: paper_cell(compute, network) for name, (compute, network) in pairs.items()})

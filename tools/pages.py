@@ -16,6 +16,7 @@ import jinja2
 
 from prophet_mlfabric.studies import tables as papers_tables
 from prophet_mlfabric.studies.settings import Setting
+from prophet_scheduler.cli.options import exit_status
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.units import format_rate, format_size, format_time
 from prophet_scheduler.lab import iterations
@@ -26,7 +27,6 @@ from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
 from tools import baselines, changing, figures, gain_map, kept, observed
 from tools.baselines import Trained
 from tools.changing import Series
-from tools.command_line import exit_status, page_parser
 from tools.gain_map import Curve
 from tools.kept import Study
 from tools.mlfabric_cells import MlfabricSimulated, RealCells
@@ -111,7 +111,7 @@ def basis(cells: list[CellResult], at_rest: bool = False) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Write all pages. A user's error is one line and exit status 2."""
-    options = page_parser("pages", __doc__).parse_args(arguments)
+    options = kept.page_parser("pages", __doc__).parse_args(arguments)
 
     def work() -> int:
         texts = {name: page(options.results, name) for name in names()}

@@ -21,6 +21,7 @@ from prophet_scheduler.lab.session import run_session
 from prophet_scheduler.models.profiles import load_profile, save_profile
 from tools.kept import processor
 
+PROFILES = Path("configs/profiles")
 CONFIG = "record.yaml"
 PACKAGES = {"torch": "torch", "gluon": "mxnet"}
 """Policies of the config, named after front ends, and the package that computes with each."""
@@ -68,13 +69,11 @@ def profiles_of(cell: Cell, runs: Path) -> dict[str, Profile]:
     return profiles
 
 
-def measure(out: Path, results: Path, *, profiles: str = "configs/profiles", where: str = "") -> None:
-    """Run the config in `profiles`, write each run's profile beside it, all or none, and draw a picture in `results`.
-
-    `where` names the processor in the profiles' source; "" for this machine's. Raises UserError.
+def measure(out: Path, results: Path) -> None:
+    """Run the config, write each run's profile beside it, all or none, and draw a picture in `results`. Raises
+    UserError.
     """
-    folder = Path(profiles)
-    experiment = load_experiment(folder / CONFIG)
+    experiment = load_experiment(PROFILES / CONFIG)
     run_session(experiment, out)
     recorded = [
         (cell, policy, profile)
@@ -83,8 +82,8 @@ def measure(out: Path, results: Path, *, profiles: str = "configs/profiles", whe
     ]
     for cell, policy, profile in recorded:
         assert isinstance(cell.job, SyntheticJob)
-        path = folder / f"{profile.name}.json"
-        save_profile(profile, path, source(cell.job, PACKAGES[policy], cell.cluster.workers, where or processor()))
+        path = PROFILES / f"{profile.name}.json"
+        save_profile(profile, path, source(cell.job, PACKAGES[policy], cell.cluster.workers, processor()))
         if profile.name == DRAWN:
             plot_profile(profile, results / f"real-pattern-{DRAWN}.png")
         print(f"{path}: {len(profile.gradients)} gradients in {len(find_steps(profile))} steps")

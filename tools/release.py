@@ -20,11 +20,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from prophet_scheduler import __version__
+from prophet_scheduler.cli.options import exit_status
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.settings import CACHE, DDP_SCHEDULER, SCHEDULER, STATUS_OUT
 from prophet_scheduler.lab.records import read_status
 from prophet_scheduler.plugins import EXTRAS
-from tools.command_line import exit_status
 
 ROOT = Path(__file__).parents[1]
 NAME = "prophet_scheduler"

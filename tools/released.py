@@ -38,6 +38,9 @@ from tools.kept import resumed
 
 BUILDS = ("corrected", "released")
 BACKLOG_POLICIES = (STOCK, "fifo", "p3", "prophet")
+BACKLOG_RATE = "100mbit"
+"""Rate of the workers' links."""
+BACKLOG_STARTS = 5
 BACKLOG_PORT = 24700
 PORTS = 250
 """Number of ports to use in turn, since a port stays busy for a while."""
@@ -82,25 +85,14 @@ def cluster_of(rate: str) -> ClusterConfig:
     return ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": rate})
 
 
-def backlog(
-    out: Path,
-    results: Path,
-    *,
-    build: str = "released",
-    gradients: int = 3000,
-    rate: str = "100mbit",
-    starts: int = 5,
-    still: float = 30.0,
-    limit: float = 240.0,
-) -> dict[str, Any]:
-    """Make missing starts, up to `starts` of each policy, interleaved, with workers' links of `rate`.
+def backlog(out: Path, results: Path) -> dict[str, Any]:
+    """Make missing starts of each policy on the released build, interleaved. The rate is kept in bits per second.
 
-    A start has stopped after `still` seconds without traffic, and is late after `limit` seconds. The rate is kept in
-    bits per second. Raises UserError.
+    Raises UserError.
     """
     reexec_in_user_namespace()
-    cluster, env = cluster_of(rate), provide_build(build, out)
-    job, limits = {"gradients": gradients, "size_bytes": 4_096, "iterations": 3}, Limits(still, limit)
+    cluster, env, limits = cluster_of(BACKLOG_RATE), provide_build("released", out), Limits()
+    job = {"gradients": 3000, "size_bytes": 4_096, "iterations": 3}
     with testbed_of(cluster) as testbed:
 
         def start(number: int, policy: str) -> dict[str, Any]:
@@ -110,9 +102,9 @@ def backlog(
             reached = {"stage": marks.stage, "iteration": marks.iteration, "weights": marks.weights}
             return {"policy": policy, "end": ended.end, **reached, "seconds": took_s, "why": ended.why}
 
-        file = out / f"starts-{build}-{gradients}-{rate}.jsonl"
-        made = resumed(file, dict[str, Any], BACKLOG_POLICIES * starts, start, lambda each: each["policy"])
-    return {"build": build, "job": job, "rate": parse_rate(rate), "limits": limits, "starts": made}
+        wanted = BACKLOG_POLICIES * BACKLOG_STARTS
+        made = resumed(out / "starts.jsonl", dict[str, Any], wanted, start, lambda each: each["policy"])
+    return {"build": "released", "job": job, "rate": parse_rate(BACKLOG_RATE), "limits": limits, "starts": made}
 
 
 @dataclass

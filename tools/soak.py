@@ -225,20 +225,16 @@ SHORT = Amounts(2, 100_000, 0, 5.0, 1, (), PROPHETS[:1], True)
 
 @dataclass(frozen=True)
 class Soak:
-    """Pieces of a soak in the folder `out`; none starts after `ends_at`."""
+    """Pieces of a soak in the folder `out`."""
 
     out: Path
     amounts: Amounts
-    ends_at: float
-
-    def time_left(self) -> bool:
-        return time.monotonic() < self.ends_at
 
     def starts(self) -> Any:
         file = self.out / "starts.jsonl"
-        if self.time_left() and next_start(read_pieces(file, SoakStart), self.amounts.starts):
+        if next_start(read_pieces(file, SoakStart), self.amounts.starts):
             command = [sys.executable, "-m", "tools.soak_starts", "--file", str(file.resolve())]
-            command += ["--starts", str(self.amounts.starts), "--seconds", str(self.ends_at - time.monotonic())]
+            command += ["--starts", str(self.amounts.starts)]
             ended = subprocess.run(command, cwd=ROOT, env=without_jobs(os.environ), stderr=subprocess.PIPE, text=True)
             if ended.returncode != 0:
                 said = ended.stderr.strip().splitlines() or [f"it said nothing; see {file.parent}/starts"]
@@ -265,7 +261,7 @@ class Soak:
 
         wanted = [(check, seed + 1) for check, size in sizes.items() for seed in range(totals[check] // size)]
         file = self.out / "tasks.jsonl"
-        return tasks_of(resumed(file, StressRun, wanted, run, lambda run: (run.check, run.seed), self.time_left))
+        return tasks_of(resumed(file, StressRun, wanted, run, lambda run: (run.check, run.seed)))
 
     def training(self) -> Any:
         each_s = min(PIECE_S, self.amounts.training_s)
@@ -276,7 +272,7 @@ class Soak:
             return train_long(experiment, self.out / "training" / f"{policy}-{number}")
 
         file = self.out / "training.jsonl"
-        return resumed(file, LongTraining, wanted, train, lambda job: job.policy, self.time_left)
+        return resumed(file, LongTraining, wanted, train, lambda job: job.policy)
 
     def faults(self) -> Any:
         jobs = [short_fault_job()] if self.amounts.only_short_faults else fault_jobs()
@@ -287,7 +283,7 @@ class Soak:
             return fault_run(experiment, fault, self.out / "faults" / f"{number}-{policy}")
 
         wanted, file = [(fault, policy) for _, fault, policy in jobs], self.out / "faults.jsonl"
-        return resumed(file, FaultRun, wanted, run, lambda run: (run.fault, run.policy), self.time_left)
+        return resumed(file, FaultRun, wanted, run, lambda run: (run.fault, run.policy))
 
 
 PARTS: Mapping[str, Callable[[Soak], Any]] = {
@@ -299,12 +295,10 @@ PARTS: Mapping[str, Callable[[Soak], Any]] = {
 """Functions that return a part's figures after making its missing pieces. They raise UserError."""
 
 
-def measure(
-    out: Path, results: Path, *, parts: str = ",".join(PARTS), seconds: float = float("inf"), short: int = 0
-) -> None:
-    """Run the missing pieces of the parts, and keep each part's figures. No piece starts after `seconds`.
+def measure(out: Path, results: Path, *, parts: str = ",".join(PARTS), short: int = 0) -> None:
+    """Run the missing pieces of the parts, and keep each part's figures. `short`: a smoke test of every part.
 
-    `short`: a smoke test of every part. Raises UserError, also if something was wrong under Prophet.
+    Raises UserError, also if something was wrong under Prophet.
     """
     chosen = parts.split(",")
     if unknown := sorted(set(chosen) - set(PARTS)):
@@ -313,15 +307,13 @@ def measure(
         reexec_in_user_namespace()
     stored = kept.kept(results, NAME, SoakData)
     data = SoakData() if stored is None else stored.data
-    soak = Soak(out, SHORT if short else Amounts(), time.monotonic() + seconds)
+    soak = Soak(out, SHORT if short else Amounts())
     for part in chosen:
         done = replace(data, **{part: PARTS[part](soak)})
         if done != data:
             load = round(os.getloadavg()[0], 1)
             data = replace(done, measured={**data.measured, part: here()}, load={**data.load, part: load})
         kept.keep(results, NAME, SoakData, data)
-    if not soak.time_left():
-        print("out of time before all was run: call it again to continue")
     if wrong := data.wrong():
         print(*wrong, sep="\n")
         raise UserError(f"results that are wrong under Prophet: {len(wrong)}; docs/reliability.md has them")

@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 
+from prophet_scheduler.cli.options import exit_status
 from prophet_scheduler.core import settings
 from prophet_scheduler.engines.byteps import ENGINE as BYTEPS
 from prophet_scheduler.engines.spec import RunNetwork, is_worker
@@ -35,7 +36,6 @@ from prophet_scheduler.lab.runner import last_words
 from prophet_scheduler.lab.testbed import reexec_in_user_namespace
 from prophet_scheduler.lab.testbed.launch import own_shared_memory
 from tools import ddp_stress
-from tools.command_line import exit_status
 from tools.ddp_stress import StressJob, Wrong
 from tools.jobs import ONE_THREAD
 from tools.kept import add_piece, read_pieces
@@ -122,8 +122,8 @@ def judged(new: SoakStart, done: Sequence[SoakStart]) -> SoakStart:
     return replace(new, wrong=f"losses or weights differ from a start of {of}")
 
 
-def run(wanted: int, seconds: float, file: Path) -> int:
-    """Make starts until there are enough or time is up. No `with`: forked processes would also leave through it."""
+def run(wanted: int, file: Path) -> int:
+    """Make starts until there are enough. No `with`: forked processes would also leave through it."""
     os.environ[settings.CACHE] = settings.OFF
     torch.set_num_threads(1)
     reexec_in_user_namespace()
@@ -131,8 +131,7 @@ def run(wanted: int, seconds: float, file: Path) -> int:
     folder = file.parent.resolve() / "starts"
     folder.mkdir(parents=True, exist_ok=True)
     gc.freeze()  # or each process's exit would visit all imported objects
-    ends_at = time.monotonic() + seconds
-    while time.monotonic() < ends_at and (coming := next_start(done, wanted)):
+    while coming := next_start(done, wanted):
         done.append(judged(start(*coming, len(done), folder), done))
         add_piece(file, done[-1])
         print(done[-1], flush=True)
@@ -142,10 +141,9 @@ def run(wanted: int, seconds: float, file: Path) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.soak_starts", description=__doc__)
     parser.add_argument("--starts", type=int, required=True, help="of each engine under Prophet, with earlier ones")
-    parser.add_argument("--seconds", type=float, default=60.0, help="no start begins after this many seconds")
     parser.add_argument("--file", type=Path, required=True, help="data to keep: a line for each start")
     options = parser.parse_args()
-    return exit_status(lambda: run(options.starts, options.seconds, options.file))
+    return exit_status(lambda: run(options.starts, options.file))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 Rule of this file: the list of configs, running a config's missing cells, and keeping the results. A cell with results
 is not run again, so a disturbed measurement costs one cell, and a run can be interrupted. `python -m tools.studies
-NAME...` runs configs by name; `real` is all of the paper's experiments. With `--simulated` it simulates their kept
-cells of all-reduces, which takes seconds, and measures nothing.
+NAME...` runs configs by name; `real` is all of the paper's experiments. With `--simulated` it only simulates their kept
+cells again, which takes seconds.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from pydantic_core import to_jsonable_python
 from rich.console import Console
 
+from prophet_scheduler.cli.options import exit_status
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.config import Cell, Experiment, load_experiment
 from prophet_scheduler.lab.records import RESULTS_FILE, SCHEMA, CellResult, Results, read_results
@@ -28,7 +29,6 @@ from prophet_scheduler.lab.session import progress_bar, run_session
 from prophet_scheduler.lab.simulated import prepare_experiment, run_of, run_planned, simulate_experiment
 from prophet_scheduler.lab.simulated_ddp import prepared
 from tools import kept
-from tools.command_line import exit_status, page_parser
 from tools.kept import Study
 
 CONFIGS = Path("configs")
@@ -45,7 +45,7 @@ class StudyRecipe:
     simulated: bool = False
     """True if it runs only on the simulator."""
     beside: bool = False
-    """True if it is simulated as well as run."""
+    """True if its cells are also simulated."""
     figures: Mapping[str, str] = field(default_factory=dict)
     """Names beside the page, by file of a run."""
     replaces: tuple[str, ...] = ()
@@ -53,8 +53,8 @@ class StudyRecipe:
 
 
 STUDIES: Mapping[str, StudyRecipe] = {
-    "allreduce": StudyRecipe("allreduce.yaml"),
-    "eighth": StudyRecipe("eighth.yaml"),
+    "allreduce": StudyRecipe("allreduce.yaml", beside=True),
+    "eighth": StudyRecipe("eighth.yaml", beside=True),
     "blocks": StudyRecipe("blocks.yaml"),
     "blocks-simulated": StudyRecipe("blocks-simulated.yaml", simulated=True),
     "ablation": StudyRecipe("ablation.yaml"),
@@ -82,12 +82,12 @@ STUDIES: Mapping[str, StudyRecipe] = {
 """Studies by name of their kept data."""
 
 
-def measured(config: Path, out: Path, repeats: int | None = None) -> Study:
+def measured(config: Path, out: Path) -> Study:
     """Run a config's missing cells, and return the data to keep of all.
 
     Results go to `out`/cellN. Raises UserError if a cell cannot be run, after running the others.
     """
-    experiment = load_experiment(config, repeats=repeats)
+    experiment = load_experiment(config)
     whole, refused = [], ""
     for number, cell in enumerate(experiment.cells):
         folder = out / f"cell{number}"
@@ -150,53 +150,49 @@ def simulated_cell(cell: Cell, measured: CellResult) -> CellResult | None:
     return kept.small(summarize_cell(done)) if runs else None
 
 
-def simulate_kept(name: str, results: Path) -> None:
-    """Simulate the kept cells of a study, and keep the results with them. Raises UserError."""
-    stored = kept.kept(results, name, Study)
-    if stored is None:
-        raise UserError(f"{kept.data_file(results, name)} is missing; measure first: make {name}")
-    points = [replace(point, simulated=simulated_cell(cell, point.cell)) for cell, point in stored.data.configured()]
-    kept.keep(results, name, Study, replace(stored.data, points=points), stored.measured)
+def beside(study: Study) -> Study:
+    """Return the study with its cells simulated anew. Raises UserError."""
+    pairs = study.configured()
+    return replace(study, points=[replace(point, simulated=simulated_cell(cell, point.cell)) for cell, point in pairs])
 
 
-def study(recipe: StudyRecipe, config: Path, out: Path, results: Path, repeats: int | None = None) -> Study:
+def study(recipe: StudyRecipe, config: Path, out: Path, results: Path) -> Study:
     """Run the missing parts of a study and return it; its figures go beside the page. Raises UserError and OSError."""
     if recipe.simulated:
         return simulated(config)
     if not recipe.figures:
-        data = measured(config, out, repeats)
+        data = measured(config, out)
     else:
-        experiment = load_experiment(config, repeats=repeats)
+        experiment = load_experiment(config)
         run_session(experiment, out)
         data = kept.study_of(experiment, read_results(out / RESULTS_FILE))
         for file, name in recipe.figures.items():
             shutil.copyfile(out / file, results / name)
-    if recipe.beside:
-        both = zip(data.points, simulated(config).cells, strict=True)
-        data = replace(data, points=[replace(point, simulated=kept.small(cell)) for point, cell in both])
-    return data
+    return beside(data) if recipe.beside else data
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run and keep. A user's error is one line and exit status 2."""
-    parser = page_parser("studies", __doc__)
+    parser = kept.page_parser("studies", __doc__)
     parser.add_argument("names", nargs="+", choices=[*STUDIES, REAL], metavar="NAME", help=", ".join([*STUDIES, REAL]))
     parser.add_argument("--out", type=Path, default=Path("build/studies"), help="folder for the runs")
     parser.add_argument("--config", type=Path, help="instead of the study's own; for a single name")
-    parser.add_argument("--repeats", type=int, help="instead of the config's")
     parser.add_argument("--missing", action="store_true", help="only studies without kept results of this config")
-    parser.add_argument("--simulated", action="store_true", help="only simulate kept cells of all-reduces")
+    parser.add_argument("--simulated", action="store_true", help="only simulate the kept cells again")
     options = parser.parse_args(arguments)
     names = [name for asked in options.names for name in (real_names() if asked == REAL else [asked])]
 
     def work() -> int:
         for name in names:
+            recipe, stored = STUDIES[name], kept.kept(options.results, name, Study)
+            config = options.config or CONFIGS / recipe.config
             if options.simulated:
-                simulate_kept(name, options.results)
-                continue
-            config = options.config or CONFIGS / STUDIES[name].config
-            if not (options.missing and is_kept(name, config, options.results)):
-                run(name, config, options.out / name, options.results, options.repeats)
+                if stored is None:
+                    raise UserError(f"{kept.data_file(options.results, name)} is missing; measure first: make {name}")
+                kept.keep(options.results, name, Study, beside(stored.data), stored.measured)
+            elif not (options.missing and stored is not None and is_of(stored.data, config)):
+                data = study(recipe, config, options.out / name, options.results)
+                kept.keep(options.results, name, Study, data, replaces=recipe.replaces)
         return 0
 
     return exit_status(work)
@@ -206,20 +202,9 @@ def real_names() -> Sequence[str]:
     return [name for name in STUDIES if name.startswith(f"{REAL}-")]
 
 
-def is_kept(name: str, config: Path, results: Path) -> bool:
-    """Return True if results of the same config are kept. Raises UserError."""
-    stored = kept.kept(results, name, Study)
-    return stored is not None and stored.data.config == to_jsonable_python(load_experiment(config).source)
-
-
-def run(name: str, config: Path, out: Path, results: Path, repeats: int | None) -> None:
-    """Run the missing parts of a study, and keep it. Raises UserError and OSError."""
-    recipe = STUDIES[name]
-    data = study(recipe, config, out, results, repeats)
-    former = kept.kept(results, name, Study)
-    if former is not None:
-        data = kept.still_simulated(data, former.data)
-    kept.keep(results, name, Study, data, replaces=recipe.replaces)
+def is_of(study: Study, config: Path) -> bool:
+    """Return True if the results are of this config as it is now. Raises UserError."""
+    return bool(study.config == to_jsonable_python(load_experiment(config).source))
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ import yaml
 from rich.console import Console
 from rich.progress import track
 
+from prophet_scheduler.cli.options import exit_status
 from prophet_scheduler.core import settings
 from prophet_scheduler.core.errors import UserError
-from tools.command_line import exit_status
 
 ROOT = Path(__file__).parents[1]
 LIMIT_S = 120.0

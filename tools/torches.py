@@ -14,8 +14,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from prophet_scheduler.cli.options import exit_status
 from prophet_scheduler.core.errors import UserError
-from tools.command_line import exit_status
 from tools.release import ROOT, Environment, outcome
 
 RELEASES = ("2.4.0", "2.5.1", "2.6.0", "2.7.1", "2.8.0", "2.9.1", "2.10.0", "2.11.0", "2.12.1", "2.13.0", "2.14.1")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -182,13 +180,6 @@ def test_a_program_that_looks_at_all_averages_before_it_uses_any_is_predicted_so
 )
 def test_predictions_are_the_simulators(policy: str, megabytes: float, least_s: float, most_s: float) -> None:
     assert least_s <= predicted_s(situation(megabytes, policy)) < most_s
-
-
-def test_it_can_be_written_as_json() -> None:
-    predict: Callable[[Situation], float] = fluid_s
-    raw = json.loads(json.dumps(dataclasses.asdict(advise(situation(), predict=predict))))
-    assert raw["schema"] == 1 and raw["setting"] == {"bandwidth": 250e6}
-    assert {suggestion["change"] for suggestion in raw["suggestions"]} <= {change.name for change in CHANGES}
 
 
 def test_a_job_that_clips_by_the_norm_is_predicted_with_two_phases() -> None:

@@ -146,12 +146,6 @@ def test_predictions_are_near_to_what_the_changed_job_would_take(tmp_path: Path,
     assert "prophet" not in found and {"parameter-servers"} <= set(found)
 
 
-def test_where_the_network_is_wide_nothing_helps(tmp_path: Path) -> None:
-    wide = replace(NETWORK, bandwidth=40 * NETWORK.bandwidth)
-    advice = advise(*recorded(tmp_path, [*rows(network=wide, period_s=took_s(network=wide)), end()]))
-    assert advice.best is None and not advice.network_holds_back
-
-
 def test_a_program_that_looks_at_all_gradients_does_so_in_all_predictions(tmp_path: Path) -> None:
     situation, measured_s = recorded(tmp_path, [*rows(barrier=True, period_s=1.2), end(barrier=True)])
     assert situation.waits and "reads all gradients" in situation.assumed[0]

@@ -219,22 +219,11 @@ def test_a_config_without_a_name_has_that_of_its_file(tmp_path: Path) -> None:
     assert load_experiment(path).name == "my-first-try"
 
 
-@pytest.mark.parametrize(
-    ("gradient", "line"),
-    [
-        ({"bytes": -4}, "'bytes' is -4; it must be above 0"),
-        ({"bytes": "many"}, "bytes: Input should be a valid integer"),
-        ({"generation_s": -0.5}, "'generation_s' is -0.5; it must be 0 or more seconds"),
-        ({"generation_s": 0.9}, "above that of the more urgent gradient before it"),
-    ],
-)
-def test_a_bad_recorded_profile_is_named(gradient: dict[str, object], line: str, tmp_path: Path) -> None:
-    good = {"name": "g", "bytes": 400, "generation_s": 0.5, "forward_s": 0.1}
-    record = {"schema": 1, "name": "bad", "gradients": [good, {**good, **gradient}]}
-    (tmp_path / "bad.json").write_text(json.dumps(record))
-    with pytest.raises(UserError, match=line) as caught:
+def test_a_bad_recorded_profile_is_named(tmp_path: Path) -> None:
+    gradient = {"name": "g", "bytes": -4, "generation_s": 0.5, "forward_s": 0.1}
+    (tmp_path / "bad.json").write_text(json.dumps({"schema": 1, "name": "bad", "gradients": [gradient]}))
+    with pytest.raises(UserError, match=r"bad\.json.* 'bytes' is -4; it must be above 0"):
         loaded(changed(REPLAY, "job.profile", "bad.json"), tmp_path)
-    assert "bad.json" in str(caught.value)
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)

@@ -305,25 +305,18 @@ def test_results_are_written_whole_with_their_config(tmp_path: Path) -> None:
     assert path.read_text() == before, "what is read and written again stays the same"
 
 
-def test_the_table_fits_80_columns_and_leads_with_the_mean(tmp_path: Path) -> None:
+def test_the_table_fits_80_columns_leads_with_the_mean_and_says_what_was_emulated(tmp_path: Path) -> None:
     longer = [9.0, 9.0, *[1.5] * 60, *[1.0] * 60]
-    runs = {"stock": [run([2.0] * 122)], "prophet": [run(longer, statuses=2)], "bytescheduler": [failed()]}
-    text = printed(counted(tmp_path, runs), width=80)
-    assert " ".join(text.split()).startswith(MEANS)
+    runs = {"stock": [run([2.0] * 122)], "prophet": [run(longer, statuses=2)]}
+    text = printed(counted(tmp_path, {**runs, "bytescheduler": [failed("ended [early]")]}), width=80)
+    words = " ".join(text.split())
+    assert words.startswith(MEANS)
+    for said in ("250mbit", "lower bound", "compute replaced by sleeping", "ended [early]", "last [words]"):
+        assert said in words
     rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
     #                          mean, first 50, first 100, at rest, median, p10-p90, samples, x stock, x bound
     assert rows["prophet"] == ["1.250", "1.800", "1.460", "1.008", "1.250", "1.000-1.500", "16", "1.60", "1.39"]
     assert rows["bytescheduler"] == ["failed", *"--------"]
-
-
-def test_the_table_says_the_numbers_and_what_was_emulated(tmp_path: Path) -> None:
-    runs = {"stock": [run([2.0] * 5)], "prophet": [run([1.0] * 5, statuses=2)], "p3": [failed("ended [early]")]}
-    shown = printed(counted(tmp_path, runs))
-    rows = [line for line in shown.splitlines() if line.strip().startswith("prophet")]
-    assert "1.000" in rows[0] and "2.00" in rows[0]
-    assert "250mbit" in shown and "lower bound" in shown
-    assert "compute replaced by sleeping" in shown
-    assert "ended [early]" in shown and "last [words]" in shown
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,6 @@ def test_a_collective_takes_at_least_what_its_bytes_take(tmp_path: Path, exchang
         (RING, "stock is BytePS's parameter server"),
         (changed({**RING, "policies": ["fifo"]}, "cluster.workers", 1), "needs 2 or more"),
         ({**REPLAY, "simulator": {"exchange": "pigeons"}}, "simulator.exchange"),
-        (changed(REPLAY, "job.stragglers", {"worker9": 2.0}), "names 'worker9'"),
         (
             changed(REPLAY, "job.total_bytes", 1e30),
             "profile 'resnet50': gradient .* at most 4GB each, so scale the job",

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from prophet_scheduler.core.event_record import EventRecord, save_record
 from prophet_scheduler.core.events import EVENT_DTYPE, EventKind, QueueKind
 from prophet_scheduler.core.transfer import Transfer
 from prophet_scheduler.engines.byteps.trace import read_trace
@@ -102,7 +103,7 @@ def test_figures_are_drawn(recorded: RecordedRun, tmp_path: Path) -> None:
 
 
 def test_a_run_on_an_engine_of_collectives_knows_that_a_push_is_the_way_back(tmp_path: Path) -> None:
-    np.save(tmp_path / "worker0.events.npy", recorded_events(WORKER.marks))
+    save_record(EventRecord(recorded_events(WORKER.marks)), tmp_path / "worker0.events.npz")
     good = Run(tmp_path, (WORKER, WORKER), (agent_status(arena=True), agent_status()))
     cell = loaded({**REPLAY, "policies": ["ddp-prophet"]}, tmp_path).cells[0]
     (drawn,) = one_run_each(CellRuns(cell, {}, {"ddp-prophet": [good]}))
@@ -112,7 +113,7 @@ def test_a_run_on_an_engine_of_collectives_knows_that_a_push_is_the_way_back(tmp
 def test_the_first_good_run_of_each_policy_with_records_is_drawn(tmp_path: Path) -> None:
     folder = tmp_path / "prophet-1"
     folder.mkdir()
-    np.save(folder / "worker0.events.npy", recorded_events(WORKER.marks))
+    save_record(EventRecord(recorded_events(WORKER.marks)), folder / "worker0.events.npz")
     good = Run(folder, (WORKER, WORKER), (agent_status(), agent_status()))
     runs = {"stock": [Run(tmp_path, (WORKER, WORKER))], "prophet": [Run(tmp_path, error="hung"), good]}
     (drawn,) = one_run_each(CellRuns(loaded(REPLAY, tmp_path).cells[0], {}, runs))

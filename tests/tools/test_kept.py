@@ -11,7 +11,6 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.records import read_results
 from prophet_scheduler.lab.session import simulate_session
 from support.configs import REPLAY, changed, loaded
-from support.results import cell, policy
 from tools import kept
 from tools.kept import Point, Provenance, Study
 
@@ -38,30 +37,22 @@ def test_a_study_is_small_and_has_its_workers_and_the_same_floats(tmp_path: Path
     experiment = loaded(REPLAY, tmp_path)
     simulate_session(experiment, tmp_path / "out")
     results = read_results(tmp_path / "out" / "results.json")
-    study = kept.study_of(experiment, results, results)
+    study = kept.study_of(experiment, results)
     kept.keep(tmp_path, "study", Study, study, PROVENANCE)
     shown = kept.kept(tmp_path, "study", Study)
     assert shown is not None
     (point,) = shown.data.points
     before = results.cells[0].policies["prophet"]
-    assert point.workers == 2 and point.simulated == point.cell
+    assert point.workers == 2 and point.real_and_simulated_s == {}
     times = point.cell.rests_s
-    assert point.real_and_simulated_s == {name: (seconds, seconds) for name, seconds in times.items()} != {}
-    assert Point(point.cell, 2).real_and_simulated_s == {}
+    both = Point(point.cell, 2, point.cell).real_and_simulated_s
+    assert both == {name: (seconds, seconds) for name, seconds in times.items()} != {}
     assert point.cell.policies["prophet"].iteration_s == before.iteration_s
     assert before.over_time is not None and point.cell.policies["prophet"].over_time is None
     whole = (tmp_path / "out" / "results.json").stat().st_size
     assert kept.data_file(tmp_path, "study").stat().st_size < whole / 4
     with pytest.raises(UserError, match="of another config"):
         kept.study_of(loaded(changed(REPLAY, "repeats", 1), tmp_path), results.model_copy(update={"cells": []}))
-
-
-def test_a_cell_that_was_simulated_anew_has_its_new_times() -> None:
-    real, before, now = cell(stock=policy(1.7)), cell(stock=policy(1.6)), cell(stock=policy(1.65))
-    former = Study({}, [Point(real, 2, before)])
-    assert kept.still_simulated(Study({}, [Point(real, 2)]), former) == former
-    anew = Study({}, [Point(real, 2, now)])
-    assert kept.still_simulated(anew, former) == anew
 
 
 def test_a_note_stands_in_until_there_is_data(tmp_path: Path) -> None:

@@ -12,15 +12,13 @@ import torch
 from torch import nn
 
 from prophet_mlfabric.studies.settings import COMPUTE, GBIT, NETWORK, Computations
-from prophet_mlfabric.studies.tables import RingComparison
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.config import Cell, load_experiment
 from prophet_scheduler.lab.job_config import AsynchronousJob
 from prophet_scheduler.lab.jobs.datasets import batches, digits
 from prophet_scheduler.lab.jobs.pytorch.asynchronous import CLASSES, LOOKED_AT, Features, computing_s
-from prophet_scheduler.lab.records import ConvergenceResult
 from support.results import Session, cell, policy
-from tools import kept, measure, mlfabric_cells, studies
+from tools import mlfabric_cells, studies
 from tools.mlfabric_cells import (
     CELLS,
     IN_STEP,
@@ -28,10 +26,6 @@ from tools.mlfabric_cells import (
     RELEASED,
     RING,
     DigitsTrainee,
-    MlfabricSimulated,
-    PaperCell,
-    RealCells,
-    SimulatedCell,
     cluster_of,
     simulate_cell,
 )
@@ -75,47 +69,22 @@ def test_each_config_is_the_papers_cell(name: str) -> None:
     assert engines[0] == engines[1] and len(set(engines)) == 3
 
 
-COMPARISON = RingComparison(0.8, 0.5, 0.3, 1.0, 1.2, 0.9)
-SIMULATED = SimulatedCell(
-    {
-        name: ConvergenceResult(target_loss=0.5, time_to_loss_s=time_s, update_s=0.21, least_loss=0.4)
-        for name, time_s in {OURS: 16.0, RELEASED: 24.0, IN_STEP: 20.0, RING: 12.0}.items()
-    },
-    COMPARISON,
-    compute_s=0.26,
-    update_s=0.21,
-    workers=5,
-)
-
-
-@pytest.fixture
-def simulation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mlfabric_cells, "simulate_cell", lambda cell: SIMULATED)
-    paper = PaperCell([0.5, 0.6, 0.7], replace(COMPARISON, ring_s=0.6))
-    monkeypatch.setattr(mlfabric_cells, "paper_cell", lambda compute, network: paper)
-    monkeypatch.setattr(mlfabric_cells, "CONFIGS", CONFIGS)
-
-
-@pytest.mark.usefixtures("simulation")
-@pytest.mark.parametrize("name", ["mlfabric", "mlfabric-simulated"])
-def test_a_cell_is_kept_beside_the_others(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_cells_are_measured_and_simulated_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     session = Session(POINT)
     monkeypatch.setattr(studies, "run_session", session.run)
-    for cells in ("c1-n2", "c1-n1"):
-        assert measure.main([name, f"cells={cells}", "--out", str(tmp_path / "out"), "--results", str(tmp_path)]) == 0
-    if name == "mlfabric":
-        real = kept.kept(tmp_path, name, RealCells)
-        assert real is not None and list(real.data["cells"]) == ["c1-n1", "c1-n2"]
-        assert real.data["cells"]["c1-n1"].cells[0].policies == POINT.policies
-    else:
-        stored = kept.kept(tmp_path, name, MlfabricSimulated)
-        assert stored is not None and list(stored.data.cells) == list(stored.data.paper) == ["c1-n1", "c1-n2"]
-    assert session.ran == (["cell0", "cell0"] if name == "mlfabric" else [])
-
-
-def test_an_unknown_cell_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert measure.main(["mlfabric", "cells=c9-n1"]) == 2
-    assert "c9-n1 is no cell; cells are c1-n1, " in capsys.readouterr().err
+    monkeypatch.setattr(mlfabric_cells, "CONFIGS", CONFIGS)
+    monkeypatch.setattr(mlfabric_cells, "CELLS", ("c1-n1", "c1-n2"))
+    for _ in range(2):
+        real = mlfabric_cells.measure(tmp_path, tmp_path)
+        assert {name: study.cells[0].policies for name, study in real["cells"].items()} == {
+            "c1-n1": POINT.policies,
+            "c1-n2": POINT.policies,
+        }
+    assert session.ran == ["cell0", "cell0"], "what is there is not run again"
+    monkeypatch.setattr(mlfabric_cells, "simulate_cell", lambda cell: cell.setting)
+    monkeypatch.setattr(mlfabric_cells, "paper_cell", lambda compute, network: (compute, network))
+    simulated: Any = mlfabric_cells.simulate(tmp_path, tmp_path)
+    assert list(simulated.cells) == ["c1-n1", "c1-n2"] and simulated.paper["c1-n2"] == ("C1", "N2")
 
 
 def small(name: str = "c2-n3", **job: Any) -> Cell:

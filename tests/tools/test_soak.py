@@ -151,12 +151,14 @@ def test_a_part_that_is_none_is_one_line(tmp_path: Path) -> None:
         soak.measure(tmp_path, tmp_path, parts="starts,start")
 
 
-def test_the_soak_fails_if_something_was_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kept.keep(
-        tmp_path, "soak", SoakData, SoakData(training=[LongTraining("prophet", 100, 20.0, 3, "1f", unfinished=2)])
-    )
+def test_the_soak_fails_if_something_was_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(soak, "PARTS", {"tasks": lambda soak: []})
+    data = SoakData(training=[LongTraining("prophet", 100, 20.0, 3, "1f", unfinished=2)])
+    kept.keep(tmp_path, "soak", SoakData, data)
     with pytest.raises(UserError, match="wrong under Prophet: 1;"):
-        soak.measure(tmp_path, tmp_path, parts="tasks", seconds=0.0)
+        soak.measure(tmp_path, tmp_path, parts="tasks")
     assert "2 tasks lost" in capsys.readouterr().out
 
 

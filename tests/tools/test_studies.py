@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,7 @@ from prophet_scheduler.lab.results import lower_bound
 from prophet_scheduler.lab.simulated import prepare, prepare_experiment
 from support.configs import REPLAY, written
 from support.results import Session, cell, failed, policy
-from tools import figures, kept, studies
-from tools.kept import Study
+from tools import figures, studies
 
 CONFIGS = Path(__file__).parents[2] / studies.CONFIGS
 POINT = cell(stock=policy(1.7), prophet=policy(0.93))
@@ -78,28 +76,13 @@ def run(*arguments: str | Path) -> None:
     assert studies.main([str(argument) for argument in arguments]) == 0
 
 
-def test_a_cell_that_is_measured_anew_leaves_what_was_simulated_of_the_others(session: Session, tmp_path: Path) -> None:
-    """The page that holds the simulator against one config's cells once lost them all, since one was run again."""
-    options = ("--config", config(tmp_path, "250mbit", "1gbit"), "--out", tmp_path / "out", "--results", tmp_path)
-    run("allreduce", *options)
-    stored = kept.kept(tmp_path, "allreduce", Study)
-    assert stored is not None
-    points = [replace(point, simulated=point.cell) for point in stored.data.points]
-    kept.keep(tmp_path, "allreduce", Study, replace(stored.data, points=points), stored.measured)
-
-    shutil.rmtree(tmp_path / "out" / "allreduce" / "cell1")
-    session.point = cell(stock=policy(1.5), prophet=policy(0.9))
-    run("allreduce", *options)
-    stored = kept.kept(tmp_path, "allreduce", Study)
-    assert stored is not None
-    first, second = stored.data.points
-    assert first == points[0]
-    assert second.cell.times_s == {"stock": 1.5, "prophet": 0.9}
-    assert second.simulated is None
-    session.ran.clear()
+def test_what_is_all_kept_is_not_run_where_only_missing_studies_are(session: Session, tmp_path: Path) -> None:
+    options = ("--config", config(tmp_path, "250mbit"), "--out", tmp_path / "out", "--results", tmp_path)
+    run("blocks", *options)
+    assert session.ran == ["cell0"]
     shutil.rmtree(tmp_path / "out")
-    run("allreduce", *options, "--missing")
-    assert session.ran == [], "all of this config is kept"
+    run("blocks", *options, "--missing")
+    assert session.ran == ["cell0"]
 
 
 def test_a_study_with_figures_has_them_beside_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,14 +107,14 @@ def test_a_study_is_simulated_alone_or_beside_the_real_run(session: Session, tmp
     assert all(shown.over_time is None for shown in point.cell.policies.values())
     (both,) = studies.study(studies.StudyRecipe("", beside=True), file, tmp_path / "out", tmp_path).points
     assert both.cell.times_s == POINT.times_s
-    assert both.simulated is not None and both.simulated.rests_s == point.cell.rests_s
+    assert both.simulated is not None and both.simulated.rests_s == pytest.approx(point.cell.rests_s)
 
 
 def test_every_config_is_there_and_what_is_simulated_can_be() -> None:
     for name, recipe in studies.STUDIES.items():
         experiment = of(name)
         assert experiment.cells
-        if recipe.simulated or recipe.beside:
+        if recipe.simulated:
             assert prepare_experiment(experiment)
     assert [*studies.STUDIES][-7:] == studies.real_names()
 

@@ -17,9 +17,9 @@ import psutil
 import pytest
 import torch
 
+from prophet_scheduler.cli.options import exit_status
 from support.programs import clean_environ
 from tools import torch_tests
-from tools.command_line import exit_status
 from tools.torch_tests import BothEnds, OneEnd
 from tools.torch_tests_ranks import WithoutCuda, WithoutGpus, error_line
 

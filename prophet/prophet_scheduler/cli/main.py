@@ -7,7 +7,6 @@ on the testbed.
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import sys
@@ -20,7 +19,7 @@ from typer.core import TyperCommand
 
 import prophet_scheduler
 from prophet_scheduler import plugins
-from prophet_scheduler.cli.options import parsed
+from prophet_scheduler.cli.options import exit_status, parsed
 from prophet_scheduler.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -407,13 +406,8 @@ def main() -> None:
     """Run the command line; each user error becomes one line on standard error."""
     signal.signal(signal.SIGTERM, _terminated)
     try:
-        sys.exit(app(prog_name="prophet", standalone_mode=False))
-    except UserError as error:
-        print(f"prophet: {' '.join(str(error).splitlines())}", file=sys.stderr)  # a name in it may have line breaks
-        sys.exit(2)
-    except MemoryError:
-        print(f"prophet: not enough memory for: {' '.join(sys.argv[1:])}", file=sys.stderr)
-        sys.exit(2)
+        # Inside a command, typer turns an interruption into the same status.
+        sys.exit(exit_status(lambda: app(prog_name="prophet", standalone_mode=False)))
     except _UsageError as error:
         if sys.argv[1:]:  # without arguments, typer has printed the help
             command = error.ctx.command_path if error.ctx is not None else "prophet"
@@ -421,13 +415,6 @@ def main() -> None:
             said = absent or f"{error.format_message().rstrip('.')}; see `{command} --help`"
             print(f"prophet: {said}", file=sys.stderr)
         sys.exit(2)
-    except OSError as error:  # a path that cannot even be examined: too long, or in an inaccessible folder
-        if error.filename is None and error.errno != errno.ENOSPC:
-            raise
-        print(f"prophet: {error.filename or 'its output'}: cannot be used ({error.strerror})", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:  # outside a command; inside a command, typer exits with the same status
-        sys.exit(130)
 
 
 if __name__ == "__main__":

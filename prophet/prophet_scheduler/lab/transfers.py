@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.event_record import load_events
-from prophet_scheduler.core.events import UNPROFILED_GRADIENT, EventKind, QueueKind
+from prophet_scheduler.core.events import QueueKind
 from prophet_scheduler.core.transfer import Transfer
 from prophet_scheduler.lab.jobs.record import Mark
 from prophet_scheduler.lab.records import GradientTimes
 from prophet_scheduler.lab.runs import EVENTS_FILE, CellRuns
+from prophet_scheduler.watch.meter import Meter
 
 logger = logging.getLogger("prophet_scheduler")
 WORKER = "worker0"
@@ -47,25 +48,10 @@ class RecordedRun:
 
 def pair_events(events: NDArray[Any]) -> tuple[Transfer, ...]:
     """Pair the events of each task (EVENT_DTYPE, by time) into transfers, leaving out unfinished tasks."""
-    open_tasks: dict[tuple[int, int, int], list[float]] = {}
-    transfers = []
-    columns = (events[name].tolist() for name in ("time_s", "gradient", "partition", "bytes", "queue", "kind", "gap"))
-    for time_s, gradient, partition, size, queue, kind, gap in zip(*columns, strict=True):
-        if gap:
-            open_tasks.clear()
-        if gradient & UNPROFILED_GRADIENT:
-            continue
-        key = (gradient, partition, queue)
-        if kind == EventKind.ADD:
-            open_tasks[key] = [time_s]
-        elif key in open_tasks and kind == EventKind.START:
-            open_tasks[key].append(time_s)
-        elif key in open_tasks:
-            times = open_tasks.pop(key)
-            if len(times) == 2:
-                added_s, start_s = times
-                transfers.append(Transfer(gradient, partition, size, QueueKind(queue), added_s, start_s, time_s))
-    return tuple(transfers)
+    return tuple(
+        Transfer(gradient, partition, size, QueueKind(queue), *times_s)
+        for gradient, partition, queue, size, *times_s in Meter().pair(events).tolist()
+    )
 
 
 def one_run_each(cell: CellRuns) -> list[RecordedRun]:
@@ -78,10 +64,9 @@ def one_run_each(cell: CellRuns) -> list[RecordedRun]:
         if run is None:
             continue
         worker, trace = run.workers[0], engines[name].trace
-        names = (EVENTS_FILE, "events.npy")  # the second is from earlier releases
-        events = next((path for name in names if (path := run.folder / f"{WORKER}.{name}").exists()), None)
+        events = run.folder / f"{WORKER}.{EVENTS_FILE}"
         try:
-            if events is not None:
+            if events.exists():
                 arena = bool(run.statuses) and run.statuses[0].arena
                 transfers = pair_events(load_events(events))
                 all_reduce = not engines[name].topology.through_servers

@@ -79,7 +79,7 @@ class Meter:
 
     def turn(self, now: float, events: NDArray[Any]) -> MeterTurn:
         """Process the events since the last turn, ordered by time."""
-        ended = np.concatenate([np.zeros(0, TRANSFER_DTYPE), *(self._pair(*piece) for piece in unbroken(events))])
+        ended = self.pair(events)
         since = self._before if self._before is not None else float(events["time_s"][0]) if len(events) else now
         self._before = now
         moved = [int(ended["bytes"][ended["queue"] == lane].sum()) for lane in QueueKind]
@@ -140,8 +140,12 @@ class Meter:
             return "push" if (flying == QueueKind.PUSH).any() else "pull"
         return "pull" if np.isin(self._waiting["gradient"], ids).any() else None
 
+    def pair(self, events: NDArray[Any]) -> NDArray[Any]:
+        """Match events, ordered by time, with those of unfinished transfers. Return the transfers that finished."""
+        return np.concatenate([np.zeros(0, TRANSFER_DTYPE), *(self._pair(*piece) for piece in unbroken(events))])
+
     def _pair(self, after_gap: bool, events: NDArray[Any]) -> NDArray[Any]:
-        """Match events with those of unfinished transfers, and return the transfers that finished."""
+        """Do the same for events without a gap between them."""
         if after_gap:
             self._open = self._waiting = self._in_flight = self._open[:0]
         own = (events["kind"] <= EventKind.FINISH) & (events["gradient"] < UNPROFILED_GRADIENT)

@@ -41,7 +41,7 @@ from prophet_scheduler.watch.rows import (
     TransfersRow,
     WaitsRow,
 )
-from prophet_scheduler.watch.status import Predicted, WorkerName
+from prophet_scheduler.watch.status import Predicted
 
 DIGITS = 6
 """Decimal places of times in a record (microseconds)."""
@@ -52,11 +52,6 @@ ANOTHER_PACE = 0.02
 """Minimum change of a profile, as a fraction of an iteration's computing time, at which it is written again."""
 
 
-def file_name(worker: WorkerName) -> str:
-    """Return the file name of a worker's record."""
-    return f"worker{worker.rank}.jsonl"
-
-
 class RecordWriter:
     """Thread-safe writer of one worker's record. It writes nothing once closed.
 
@@ -65,7 +60,7 @@ class RecordWriter:
 
     def __init__(self, folder: Path, begin: BeginRow, most_bytes: int = MOST_RECORD_BYTES) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / file_name(begin.worker)
+        path = folder / f"worker{begin.worker.rank}.jsonl"
         if path.is_file() and not path.is_symlink():
             path.unlink()  # the mode of an older file may allow others to read it
         path.touch(OWNER)

@@ -26,6 +26,7 @@ SUFFIX = ".status"
 MOST_PATH_BYTES = 100
 """Maximum length of a socket's path; Linux allows 107."""
 MOST_JOB_LETTERS = 40
+LONGEST_NAME = f"{'j' * MOST_JOB_LETTERS}.99999.9999999.part"
 MOST_DOCUMENT_BYTES = 1 << 24
 ASK_LIMIT_S = 1.0
 """Maximum time for a worker's answer."""
@@ -40,12 +41,8 @@ def folders(environ: Mapping[str, str] = os.environ, uid: int | None = None) -> 
         candidates.append(Path(runtime) / "prophet")
     # If the path of the folder for temporary files is long, it leaves no room for the names of sockets.
     candidates += [Path(tempfile.gettempdir()) / own, Path("/tmp") / own]
-    fits = [path for path in dict.fromkeys(candidates) if len(bytes(path / _longest_name())) <= MOST_PATH_BYTES]
+    fits = [path for path in dict.fromkeys(candidates) if len(bytes(path / LONGEST_NAME)) <= MOST_PATH_BYTES]
     return fits or [Path("/tmp") / own]
-
-
-def _longest_name() -> str:
-    return f"{'j' * MOST_JOB_LETTERS}.99999.9999999.part"
 
 
 def own_folder(candidates: Sequence[Path] | None = None) -> Path:

@@ -20,7 +20,7 @@ from prophet_scheduler.core.status import ArmStatus
 from prophet_scheduler.core.transfer import Transfer
 from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.lab.records import RECORD_FILES, first_error, record_row
-from prophet_scheduler.lab.report.stories import Chapter, CutInForce, Lap, Moment, Moved, Story
+from prophet_scheduler.lab.report.stories import Chapter, CutInForce, Lap, Moment, Story
 from prophet_scheduler.lab.schema import MOST_COUNT
 from prophet_scheduler.watch.rows import (
     MOST_MOMENT_S,
@@ -152,10 +152,7 @@ def chapter_of(rows: Sequence[RecordRow], zero: float) -> Chapter:
         laps=laps,
         moments=moments,
         cuts=cuts,
-        traffic=[
-            Moved(r.from_s + shift, r.until_s + shift, r.sent_bytes, r.received_bytes, r.sending_s, r.receiving_s)
-            for r in rates
-        ],
+        traffic=[replace(row, from_s=row.from_s + shift, until_s=row.until_s + shift) for row in rates],
         networks=[(row.time_s + shift, row.network) for row in rows if isinstance(row, NetworkRow)],
         waited_s={name: seconds / max(1, len(laps)) for name, seconds in waited_s.items() if seconds > 0},
         stock_s=stock_s,

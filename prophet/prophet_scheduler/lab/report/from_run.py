@@ -18,10 +18,11 @@ from prophet_scheduler.core.events import QueueKind, name_of
 from prophet_scheduler.core.transfer import Transfer
 from prophet_scheduler.lab.jobs.record import Mark
 from prophet_scheduler.lab.records import RESULTS_FILE, CellResult, read_results, read_status, read_worker
-from prophet_scheduler.lab.report.stories import Chapter, CutInForce, Lap, Moment, Moved, Story
+from prophet_scheduler.lab.report.stories import Chapter, CutInForce, Lap, Moment, Story
 from prophet_scheduler.lab.results_view import describe_narrow_link, describe_setting
 from prophet_scheduler.lab.runs import EVENTS_FILE, STATUS_FILE
 from prophet_scheduler.lab.transfers import WORKER, RecordedRun, pair_events, turnarounds
+from prophet_scheduler.watch.rows import RatesRow
 
 SHOWN_ITERATIONS = 3
 """Number of iterations, the last ones, whose transfers are shown."""
@@ -110,7 +111,7 @@ def _moments(transfers: Iterable[Transfer], marks: list[Mark], zero: float) -> l
     return [Moment("the last iterations", from_s - zero, until_s - zero, tuple(shown), 0, tuple(computing))]
 
 
-def _traffic(transfers: Iterable[Transfer], zero: float, all_reduce: bool) -> Iterable[Moved]:
+def _traffic(transfers: Iterable[Transfer], zero: float, all_reduce: bool) -> Iterable[RatesRow]:
     """Yield the traffic over the run. Bytes count when their transfer finishes; the wire's busy time is left out."""
     ended: dict[int, list[int]] = {}
     ends_s = [transfer.finish_s for transfer in transfers] or [zero]
@@ -120,4 +121,4 @@ def _traffic(transfers: Iterable[Transfer], zero: float, all_reduce: bool) -> It
         moved[transfer.queue] += transfer.size_bytes
     for place in range(min(ended, default=0), max(ended, default=-1) + 1):
         sent, received = ended.get(place, (0, 0))
-        yield Moved(place * width_s, (place + 1) * width_s, sent, sent if all_reduce else received, 0.0, 0.0)
+        yield RatesRow(place * width_s, (place + 1) * width_s, sent, sent if all_reduce else received, 0.0, 0.0)

@@ -16,6 +16,7 @@ from prophet_scheduler.core.status import ArmStatus
 from prophet_scheduler.core.transfer import Transfer
 from prophet_scheduler.lab.iterations import Times, rests_from, times_of
 from prophet_scheduler.lab.records import Results
+from prophet_scheduler.watch.rows import RatesRow
 
 LEAST_MEASURED = 3
 """Minimum number of iterations under a cut for a measured time."""
@@ -62,18 +63,6 @@ class CutInForce:
 
 
 @dataclass(frozen=True)
-class Moved:
-    """Bytes moved from `from_s` to `until_s`, and the busy seconds of each direction."""
-
-    from_s: float
-    until_s: float
-    sent_bytes: int
-    received_bytes: int
-    sending_s: float
-    receiving_s: float
-
-
-@dataclass(frozen=True)
 class Moment:
     """All transfers of a few seconds; `left_out` more were not recorded. `computing`: (kind, from, until)."""
 
@@ -98,7 +87,7 @@ class Chapter:
     laps: Sequence[Lap] = ()
     moments: Sequence[Moment] = ()
     cuts: Sequence[CutInForce] = ()
-    traffic: Sequence[Moved] = ()
+    traffic: Sequence[RatesRow] = ()
     networks: Sequence[tuple[float, Network]] = ()
     waited_s: Mapping[str, float] = field(default_factory=dict)
     queued_s: Mapping[str, float] = field(default_factory=dict)
