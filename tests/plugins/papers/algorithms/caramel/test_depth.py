@@ -8,12 +8,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from prophet_papers.algorithms.caramel import (
-    adaptive_depth,
-    best_depth,
-    pipelined_s,
-    threshold_bytes,
-)
+from prophet_papers.algorithms.caramel.batching import threshold_bytes
+from prophet_papers.algorithms.caramel.depth import adaptive_depth, best_depth, pipelined_s
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
 
