@@ -37,7 +37,7 @@ from prophet_mlfabric.studies.settings import (
     Stragglers,
     TrafficMix,
 )
-from prophet_mlfabric.studies.transports import Ring
+from prophet_mlfabric.studies.transports import Blockwise, Ring
 from prophet_mlfabric.studies.wire import Sent, Wire
 from prophet_scheduler.core.errors import UserError
 from support.golden import Golden, Json
@@ -151,6 +151,7 @@ def test_a_change_of_rate_is_reported_late() -> None:
         (lambda: Setting(workers=0), "0 workers on 15 machines"),
         (lambda: Setting(workers=5, machines=6), "give every machine a worker"),
         (lambda: Setting(model_bytes=0), "model_bytes 0: give a number above 0"),
+        (lambda: Setting(block_bytes=0), "block_bytes 0"),
         (lambda: Setting(compute_s=math.nan), "compute_s nan"),
         (lambda: Setting(bandwidth=math.inf), "bandwidth inf"),
         (lambda: Setting(overlap=1.5), "overlap 1.5"),
@@ -163,6 +164,7 @@ def test_a_change_of_rate_is_reported_late() -> None:
         (lambda: TrafficMix((1.0, 2.0), (1.5, -0.5)), "which add up to 1"),
         (lambda: TrafficMix((0.0,), (1.0,)), "rates and a period above 0"),
         (lambda: Method(Ring), "Ring is synchronous"),
+        (lambda: Method(Blockwise), "Blockwise is synchronous"),
         (lambda: replace(ASYNC, delay_bound=3), "need MLfabric's transport, not Shared"),
         (lambda: replace(MLFABRIC_S, delay_bound=3), "leave the bounds out"),
         (lambda: replace(MLFABRIC_S, divergence_bound=3.0), "leave the bounds out"),
