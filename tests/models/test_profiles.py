@@ -1,4 +1,4 @@
-"""Profiles: the JSON form, its errors, and the built-in ResNet-50."""
+"""Profiles: the JSON form and its errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.core.steps import find_steps
 from prophet_scheduler.models.profiles import find_profile, load_profile, save_profile
 from support.profiles import resnet50
 
@@ -97,13 +96,3 @@ def test_a_profile_is_found_by_the_name_of_a_built_in_one_or_of_a_file(tmp_path:
     assert find_profile(str(tmp_path / "job.json")).total_bytes == 25_600_000
     with pytest.raises(UserError, match=r"resnet5: no such profile file, and no built-in profile \(resnet50, .*vgg19"):
         find_profile("resnet5")
-
-
-def test_resnet50_has_its_real_parameters() -> None:
-    profile = resnet50()
-    assert len(profile.gradients) == 161
-    assert profile.total_bytes == 25_557_032 * 4
-    assert profile.gradients[0].name == "conv1.weight"
-    assert profile.gradients[-1].name == "fc.bias"
-    assert len(find_steps(profile)) == 13
-    assert (profile.backward_s, profile.forward_s) == pytest.approx((0.6, 0.3))

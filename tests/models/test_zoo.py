@@ -11,6 +11,7 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.steps import find_steps
 from prophet_scheduler.models import zoo
 from prophet_scheduler.models.zoo.stepwise import scaled_bytes
+from prophet_scheduler.models.zoo.timings import devices, published, timing
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_paces_translators_have_the_sizes_of_its_table(
 def test_paces_translators_compute_at_the_rate_at_which_vgg16_is_published(figure: str) -> None:
     """The configs spell the seconds out; they must be what the work of that many tokens is at that rate."""
     config = Path(__file__).parents[2] / "configs" / "papers" / f"{figure}.yaml"
-    known = zoo.timing("vgg16", "gtx-1080-ti", 16)
+    known = timing("vgg16", "gtx-1080-ti", 16)
     batch_macs = 16 * sum(layer.macs for layer in zoo.layers("vgg16"))
     checked = set()
     for entry in yaml.safe_load(config.read_text(encoding="utf-8"))["sweep"]:
@@ -155,10 +156,10 @@ def test_sizes_keep_their_proportions() -> None:
 
 
 def test_published_timings_are_what_the_sources_say() -> None:
-    by_key = {(t.model, t.device, t.batch_size): t for t in zoo.published()}
-    assert len(by_key) == len(zoo.published()), "one each"
-    assert all(t.model in zoo.MODELS and t.device in zoo.devices() and t.source for t in zoo.published())
-    assert zoo.timing("resnet50", "m60", 16) == by_key["resnet50", "m60", 16]
+    by_key = {(t.model, t.device, t.batch_size): t for t in published()}
+    assert len(by_key) == len(published()), "one each"
+    assert all(t.model in zoo.MODELS and t.device in devices() and t.source for t in published())
+    assert timing("resnet50", "m60", 16) == by_key["resnet50", "m60", 16]
     assert by_key["resnet50", "m60", 16].forward_s == 0.09189
     paper = by_key["resnet50", "m60", 64]
     assert paper.samples_per_s == pytest.approx(72.83)
@@ -168,21 +169,21 @@ def test_published_timings_are_what_the_sources_say() -> None:
 def test_two_sources_of_the_papers_gpu_agree() -> None:
     """One M60 in Torch at a batch of 16, and the paper's worker at 64: a worker of the paper is one GPU's worth."""
     for model in ("resnet18", "resnet50"):
-        alone, paper = zoo.timing(model, "m60", 16), zoo.timing(model, "m60", 64)
+        alone, paper = timing(model, "m60", 16), timing(model, "m60", 64)
         assert 1.0 < paper.samples_per_s / alone.samples_per_s < 1.25
 
 
 def test_a_batch_size_that_was_not_measured_takes_its_share_and_says_so() -> None:
-    known, carried = zoo.timing("resnet152", "m60", 16), zoo.timing("resnet152", "m60", 32)
+    known, carried = timing("resnet152", "m60", 16), timing("resnet152", "m60", 32)
     assert (carried.forward_s, carried.backward_s) == (2 * known.forward_s, 2 * known.backward_s)
     assert carried.derived.endswith("scaled from a batch of 16")
     # 32 is as far from 16 as from 64: the larger one counts.
-    assert zoo.timing("resnet50", "m60", 32).samples_per_s == pytest.approx(72.83)
+    assert timing("resnet50", "m60", 32).samples_per_s == pytest.approx(72.83)
 
 
 def test_a_model_that_was_not_measured_goes_by_its_ratio_to_resnet50_elsewhere() -> None:
-    carried = zoo.timing("inception-v3", "m60", 40)
-    own = zoo.timing("resnet50", "m60", 40)
+    carried = timing("inception-v3", "m60", 40)
+    own = timing("resnet50", "m60", 40)
     assert own.samples_per_s / carried.samples_per_s == pytest.approx(111.04 / 82.34)
     assert "their ratio on titan-x-maxwell" in carried.derived
     assert carried.forward_s / carried.backward_s == pytest.approx(own.forward_s / own.backward_s)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from prophet_mlfabric.aggregation import Aggregation, Group, aggregate
 from prophet_mlfabric.network import NetworkState, Node
@@ -28,31 +28,21 @@ ROUNDING = 1e-12
 
 
 class DivergenceLedger:
-    """Running sum of step bounds over all scheduled updates. Positions count updates from 0.
+    """Running sum of step bounds over all scheduled updates. Positions count updates from 0."""
 
-    With `updates_per_step` above 1 that many consecutive updates are one step, as a synchronous server applies them
-    (section 6); a position within a step counts as the end of the previous step.
-    """
-
-    def __init__(self, bound: float, momentum: float, updates_per_step: int = 1) -> None:
+    def __init__(self, bound: float, momentum: float) -> None:
         """`bound` is Div_max. Raises UserError if the bound or the momentum is out of range."""
         if not bound > 0:
             raise UserError(f"divergence bound {bound}: give a positive number")
         if not 0 <= momentum < 1:
             raise UserError(f"momentum {momentum}: give a number from 0 to below 1")
-        self.bound, self.momentum, self._per_step = bound, momentum, updates_per_step
-        self._count = 0
-        self._gathered = self._step = 0.0
+        self.bound, self.momentum = bound, momentum
+        self._step = 0.0
         self._sums = [0.0]
 
     def add(self, norm: float) -> None:
         """Add the next update in order. Raises UserError if its step alone moves the server by more than the bound."""
-        self._count += 1
-        self._gathered += norm
-        if self._count % self._per_step:
-            return
-        self._step = self.momentum * self._step + self._gathered
-        self._gathered = 0.0
+        self._step = self.momentum * self._step + norm
         if self._step > self.bound * (1 + ROUNDING):
             raise UserError(
                 f"divergence bound {self.bound}: one step moves the model by up to {self._step:.6g}; give more"
@@ -60,27 +50,20 @@ class DivergenceLedger:
         self._sums.append(self._sums[-1] + self._step)
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._sums) - 1
 
     def divergence(self, server: int, replica: int) -> float:
         """Return the maximum distance of the two models after `server` and `replica` updates (Eq. 11)."""
-        return abs(self._sums[server // self._per_step] - self._sums[replica // self._per_step])
+        return abs(self._sums[server] - self._sums[replica])
 
     def needed(self, position: int) -> int:
         """Return the number of updates that one side must have before the other may have `position` updates."""
-        steps = position // self._per_step
-        reach = self._sums[steps]
-        return bisect_left(self._sums, reach - self.bound - ROUNDING * reach, 0, steps) * self._per_step
+        reach = self._sums[position]
+        return bisect_left(self._sums, reach - self.bound - ROUNDING * reach, 0, position)
 
     def weights(self, since: int) -> list[float]:
-        """Return the maximum movement of the model by each update after position `since`, given the earlier ones.
-
-        If a step has several updates, its last one moves the model.
-        """
-        moves = [0.0] * (self._count - since)
-        for step in range(since // self._per_step + 1, len(self._sums)):
-            moves[step * self._per_step - since - 1] = self._sums[step] - self._sums[step - 1]
-        return moves
+        """Return the maximum movement of the model by each update after position `since`, given the earlier ones."""
+        return [after - before for before, after in pairwise(self._sums[since:])]
 
 
 @dataclass(frozen=True)

@@ -106,11 +106,10 @@ class Scheduler:
         replica: Node | None = None,
         divergence_bound: float = math.inf,
         momentum: float = 0.0,
-        updates_per_step: int = 1,
         seed: int = 0,
     ) -> None:
-        """`delay_bound` is tau_max, `divergence_bound` Div_max; `updates_per_step` is as in `DivergenceLedger`. Without
-        a `replica`, Div_max only bounds the sum of the norms in one sum.
+        """`delay_bound` is tau_max, `divergence_bound` Div_max. Without a `replica`, Div_max only bounds the sum of the
+        norms in one sum.
 
         Aggregators are assigned to runs at random, as in the paper, but faster NICs before slower ones: a run's sum is
         no faster than its aggregator. Raises UserError for a delay bound below 1.
@@ -124,7 +123,7 @@ class Scheduler:
         self.version = 0
         """v_init: the model's version once all scheduled updates are applied."""
         self._divergence_bound = divergence_bound
-        self._ledger = None if replica is None else DivergenceLedger(divergence_bound, momentum, updates_per_step)
+        self._ledger = None if replica is None else DivergenceLedger(divergence_bound, momentum)
         self.punted: tuple[Update, ...] = ()
         """Updates that the replica lacks and that are not in flight to it."""
         self._random = np.random.default_rng(seed)

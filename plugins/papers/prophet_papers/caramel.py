@@ -15,15 +15,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from prophet_papers.algorithms.caramel import (
-    Packing,
-    adaptive_depth,
-    batch,
-    pack,
-    threshold_bytes,
-    windows_of_profile,
-)
-from prophet_papers.algorithms.caramel.batching import Batch
+from prophet_papers.algorithms.caramel.batching import Batch, batch, threshold_bytes
+from prophet_papers.algorithms.caramel.depth import adaptive_depth
+from prophet_papers.algorithms.caramel.packing import Packing, pack
+from prophet_papers.algorithms.caramel.windows import windows_of_profile
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Deadline, Plan, QueuePlan

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from prophet_papers.algorithms.pace import Fusion, balanced_fusion, best_fusion, segment_bytes
+from prophet_papers.algorithms.pace.fusion import Fusion, balanced_fusion, best_fusion, segment_bytes
 from prophet_scheduler.core.graph import training_graph
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan, QueuePlan

@@ -23,6 +23,7 @@ ASK: dict[str, Any] = {"kind": "ask", "update": 1, "size_bytes": 10, "version": 
         ({"size_bytes": 2**60}, "ask.size_bytes"),
         ({"size_bytes": "10"}, "ask.size_bytes"),
         ({"update": -1}, "ask.update"),
+        ({"update": 2**54}, "ask.update"),
         ({"update": 1.5}, "ask.update"),
         ({"version": -3}, "ask.version"),
         ({"norm": -1.0}, "ask.norm"),
@@ -38,10 +39,21 @@ def test_what_cannot_be_is_one_line_that_names_the_field(change: dict[str, Any],
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("tenant", ["", "a b", "x" * 200, "line\nline"])
-def test_names_are_short_and_plain(tenant: str) -> None:
-    with pytest.raises(UserError, match=r"^hello\.tenant: "):
-        decode_request(json.dumps({**HELLO.model_dump(), "tenant": tenant}).encode())
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("tenant", name) for name in ("", "a b", "x" * 200, "line\nline")),
+        *(("version", number) for number in (2**52 + 1, 2**53, -1)),
+        ("worker", 2**20),
+        ("incarnation", 1e30),
+        ("workers", 0),
+        ("node", "n" * 129),
+        ("proof", "é"),
+    ],
+)
+def test_a_hello_beyond_its_limits_names_the_field(key: str, value: object) -> None:
+    with pytest.raises(UserError, match=rf"^hello\.{key}: "):
+        decode_request(json.dumps({**HELLO.model_dump(), key: value}).encode())
 
 
 def test_a_proof_is_for_one_token_one_nonce_and_one_worker() -> None:

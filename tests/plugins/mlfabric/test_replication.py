@@ -25,18 +25,18 @@ def even(nodes: int, rate: float = 1.0) -> NetworkState:
     return NetworkState.of_rates([rate] * nodes, [rate] * nodes)
 
 
-def filled(bound: float, momentum: float, norms: list[float], per_step: int = 1) -> DivergenceLedger:
-    ledger = DivergenceLedger(bound, momentum, per_step)
+def filled(bound: float, momentum: float, norms: list[float]) -> DivergenceLedger:
+    ledger = DivergenceLedger(bound, momentum)
     for norm in norms:
         ledger.add(norm)
     return ledger
 
 
-def models(vectors: list[Vector], momentum: float, per_step: int = 1) -> list[Vector]:
+def models(vectors: list[Vector], momentum: float) -> list[Vector]:
     """The model after each step, by Eq. 2, from zero."""
     pair = [np.zeros(len(vectors[0]))] * 2
-    for first in range(0, len(vectors) - per_step + 1, per_step):
-        pair.append(pair[-1] + sum(vectors[first : first + per_step]) + momentum * (pair[-1] - pair[-2]))
+    for vector in vectors:
+        pair.append(pair[-1] + vector + momentum * (pair[-1] - pair[-2]))
     return pair[1:]
 
 
@@ -56,37 +56,23 @@ def test_equation_11_as_the_paper_writes_it() -> None:
     assert filled(100.0, g, [h, u1, u2]).divergence(3, 1) == pytest.approx(squares**0.5)
 
 
-@given(st.integers(0, 2**32 - 1), st.floats(0, 0.95), st.integers(1, 12), st.sampled_from([1, 2, 3]))
-def test_models_are_never_further_apart_than_the_bound_says(
-    seed: int, momentum: float, count: int, per_step: int
-) -> None:
-    vectors = np.random.default_rng(seed).normal(size=(count * per_step, 3))
-    ledger = filled(1e9, momentum, np.linalg.norm(vectors, axis=1).tolist(), per_step)
-    steps = models(list(vectors), momentum, per_step)
+@given(st.integers(0, 2**32 - 1), st.floats(0, 0.95), st.integers(1, 12))
+def test_models_are_never_further_apart_than_the_bound_says(seed: int, momentum: float, count: int) -> None:
+    vectors = np.random.default_rng(seed).normal(size=(count, 3))
+    ledger = filled(1e9, momentum, np.linalg.norm(vectors, axis=1).tolist())
+    steps = models(list(vectors), momentum)
     for server in range(count + 1):
         for replica in range(count + 1):
             apart = float(np.linalg.norm(steps[server] - steps[replica]))
-            assert apart <= ledger.divergence(server * per_step, replica * per_step) * (1 + 1e-9) + 1e-12
+            assert apart <= ledger.divergence(server, replica) * (1 + 1e-9) + 1e-12
 
 
-@given(st.lists(st.floats(0.1, 2), min_size=1, max_size=12), st.floats(0, 0.6), st.sampled_from([1, 2]))
-def test_needed_is_the_least_position_within_the_bound(norms: list[float], momentum: float, per_step: int) -> None:
-    norms = norms * per_step
-    ledger = filled(10.0, momentum, norms, per_step)
+@given(st.lists(st.floats(0.1, 2), min_size=1, max_size=12), st.floats(0, 0.6))
+def test_needed_is_the_least_position_within_the_bound(norms: list[float], momentum: float) -> None:
+    ledger = filled(10.0, momentum, norms)
     for position in range(len(norms) + 1):
-        within = [
-            other
-            for other in range(position + 1)
-            if other % per_step == 0 and ledger.divergence(position, other) <= 10.0 * (1 + 1e-11)
-        ]
-        assert ledger.needed(position) == within[0]
-
-
-def test_a_synchronous_step_moves_the_model_with_its_last_update() -> None:
-    ledger = filled(10.0, 0.5, [1.0, 2.0, 1.0, 1.0, 5.0], per_step=2)
-    assert ledger.weights(0) == [0.0, 3.0, 0.0, 3.5, 0.0]
-    assert ledger.weights(3) == [3.5, 0.0]
-    assert (len(ledger), ledger.divergence(5, 2)) == (5, 3.5)
+        within = (other for other in range(position + 1) if ledger.divergence(position, other) <= 10.0 * (1 + 1e-11))
+        assert ledger.needed(position) == next(within)
 
 
 def test_bounds_that_cannot_be_kept_are_one_line() -> None:
@@ -138,21 +124,13 @@ def test_figure_3_the_servers_last_update_waits_until_the_replica_has_one() -> N
 norm_lists = st.lists(st.lists(st.floats(0.1, 1.5), min_size=1, max_size=6), min_size=1, max_size=5)
 
 
-@given(norm_lists, st.floats(3.1, 9), st.floats(0, 0.5), st.integers(0, 2**31), st.sampled_from([1, 3]))
+@given(norm_lists, st.floats(3.1, 9), st.floats(0, 0.5), st.integers(0, 2**31))
 def test_every_schedule_keeps_the_bound_and_the_order_whatever_arrives_first(
-    batches: list[list[float]], bound: float, momentum: float, seed: int, per_step: int
+    batches: list[list[float]], bound: float, momentum: float, seed: int
 ) -> None:
-    bound *= per_step
-    scheduler = Scheduler(
-        SERVER,
-        [2, 3],
-        replica=REPLICA,
-        divergence_bound=bound,
-        momentum=momentum,
-        updates_per_step=per_step,
-    )
+    scheduler = Scheduler(SERVER, [2, 3], replica=REPLICA, divergence_bound=bound, momentum=momentum)
     random = np.random.default_rng(seed)
-    ledger = DivergenceLedger(bound, momentum, per_step)
+    ledger = DivergenceLedger(bound, momentum)
     server: list[Update] = []
     replica: list[Update] = []
     waiting_commits: list[Arrival] = []

@@ -341,25 +341,6 @@ def test_a_connection_on_which_its_worker_has_come_anew_is_closed(running: Runni
         assert b"wait" in second.recv(4096)
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        '{"kind": "rates", "up": 1e-300}',
-        '{"kind": "ask", "update": 0, "size_bytes": 1000000, "version": 0, "norm": 1e308}',
-        '{"kind": "done", "update": 0, "size_bytes": 1e18, "version": 0}',
-        '{"kind": "clock", "rounds": -1, "models": NaN}',
-        '{"kind": "ask", "update": 18014398509481984, "size_bytes": 1, "version": 0}',
-        "[" * 4000,
-    ],
-)
-def test_what_is_beyond_all_limits_is_denied_and_nobody_else_hears_of_it(running: Running, said: str) -> None:
-    with connect(running.address) as client:
-        with enter(running.address) as own:
-            own.sendall(len(said).to_bytes(msg.LENGTH_BYTES, "big") + said.encode())
-            assert b"denied" in own.recv(4096)
-        assert served(client)
-
-
 def test_a_coordinator_that_hangs_up_at_once_is_not_called_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "RECONNECT_S", (0.02, 0.04))
     with listener_at("127.0.0.1", 0) as listener:

@@ -182,10 +182,6 @@ def test_before_a_profile_is_known_gradients_go_one_by_one_in_order_of_arrival(p
     assert policy.plan(None, None) == Plan(push=QueuePlan(credit=1), policy=policy.name)
 
 
-def test_names() -> None:
-    assert [policy.name for policy in POLICIES] == ["mg-wfbp", "mg-wfbp-exact", "ddp", "horovod"]
-
-
 def test_only_mg_wfbp_needs_the_network() -> None:
     profile = zoo.profile("vgg19")
     assert not MgWfbp().plan(profile, None).push.groups

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from prophet_papers.algorithms.pace import balanced_fusion
+from prophet_papers.algorithms.pace.fusion import balanced_fusion
 from prophet_papers.caramel import Caramel
 from prophet_papers.pace import Pace, urgency
 from prophet_scheduler.core.cut import Block, Borders, blocks_of

@@ -46,8 +46,8 @@ class Method:
         bounded = self.delay_bound is not None or self.divergence_bound is not None
         if self.transport is not Scheduled and bounded:
             raise UserError(f"delay and divergence bounds need MLfabric's transport, not {self.transport.__name__}")
-        if self.synchronous and self.delay_bound is not None:
-            raise UserError("a synchronous server's updates all have a delay of 1: leave the delay bound out")
+        if self.synchronous and bounded:
+            raise UserError("a synchronous server has a delay of 1 and no replica: leave the bounds out")
         if not 0 <= self.momentum < 1:
             raise UserError(f"momentum {self.momentum}: give a number from 0 to below 1")
 
@@ -174,7 +174,6 @@ class StudiedCluster:
         self._read_version = [0] * setting.workers
         self._payloads: dict[int, tuple[int, Any]] = {}
         self._at_server: list[tuple[int, Update, Any]] = []
-        self._at_replica: list[tuple[int, Any]] = []
         self._transport = method.transport(self, rates)
 
     def run(self, horizon_s: float) -> Record:
@@ -215,10 +214,11 @@ class StudiedCluster:
             worker, payload = self._payloads.pop(update.id)
             self._at_server.append((worker, update, payload))
         record, before = self.record, len(self.record.by_worker)
-        while len(self._at_server) >= self.updates_per_step:
+        per_step = self.setting.workers if self.method.synchronous else 1
+        while len(self._at_server) >= per_step:
             # In worker order, so that no sum depends on the order of arrival.
-            step = sorted(self._at_server[: self.updates_per_step], key=lambda arrived: arrived[0])
-            del self._at_server[: self.updates_per_step]
+            step = sorted(self._at_server[:per_step], key=lambda arrived: arrived[0])
+            del self._at_server[:per_step]
             self.learner.apply([payload for _, _, payload in step])
             self.version += 1
             record.applied_s += [self.now_s] * len(step)
@@ -230,23 +230,16 @@ class StudiedCluster:
         for worker in moved:
             self._next_round(worker)
 
-    def copied(self, arrived: Sequence[tuple[int, Any]]) -> None:
-        """Apply updates, given with their workers, at the replica, in the same steps as at the server."""
-        for update in arrived:
-            self._at_replica.append(update)
-            if len(self._at_replica) == self.updates_per_step:
-                step, self._at_replica = sorted(self._at_replica, key=lambda arrived: arrived[0]), []
-                self.learner.replicate([payload for _, payload in step])
+    def copied(self, arrived: Sequence[Any]) -> None:
+        """Apply the values of these updates at the replica."""
+        for payload in arrived:
+            self.learner.replicate([payload])
         self.record.replicated += len(arrived)
         self.learner.observe(self.now_s, len(self.record.applied_s))
 
-    @property
-    def updates_per_step(self) -> int:
-        return self.setting.workers if self.method.synchronous else 1
-
-    def payload(self, update: Update) -> tuple[int, Any]:
-        """Return an update's worker and the value it computed. Only valid until the update is applied."""
-        return self._payloads[update.id]
+    def payload(self, update: Update) -> Any:
+        """Return the value of an update. Only valid until the update is applied."""
+        return self._payloads[update.id][1]
 
     def _next_round(self, worker: int) -> None:
         self._clocks[worker] += 1

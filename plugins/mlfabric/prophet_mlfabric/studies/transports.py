@@ -49,7 +49,6 @@ class Scheduled:
             None if bound is None else setting.replica,
             math.inf if bound is None else bound,
             method.momentum,
-            cluster.updates_per_step,
             setting.seed,
         )
         self._ready: list[Update] = []
@@ -57,7 +56,7 @@ class Scheduled:
         self._closes_s = self._tick_s = math.inf
         """Latest time at which the batch of ready updates is ordered, and the time of the next decision."""
         self._server_at, self._replica_at = [-math.inf], [-math.inf]
-        self._copies: dict[int, tuple[int, Any]] = {}
+        self._copies: dict[int, Any] = {}
 
     def push(self, worker: int, update: Update) -> None:
         if not self._ready:

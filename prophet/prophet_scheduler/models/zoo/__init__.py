@@ -14,20 +14,7 @@ from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.models.zoo import attention, convolutional, inception
 from prophet_scheduler.models.zoo.layers import Layer
 from prophet_scheduler.models.zoo.stepwise import Pattern, make_profile
-from prophet_scheduler.models.zoo.timings import Timing, devices, published, timing
-
-__all__ = [
-    "DEFAULT_DEVICE",
-    "MODELS",
-    "Layer",
-    "Timing",
-    "default_steps",
-    "devices",
-    "layers",
-    "profile",
-    "published",
-    "timing",
-]
+from prophet_scheduler.models.zoo.timings import timing
 
 _SHAPES: Mapping[str, Callable[[], list[Layer]]] = {
     "resnet50": partial(convolutional.resnet, 3, 4, 6, 3),

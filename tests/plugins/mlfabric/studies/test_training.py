@@ -103,20 +103,6 @@ def test_training_converges_and_the_same_seed_is_the_same_model_bit_for_bit() ->
     )
 
 
-class Backwards(Sgd):
-    """A broken learner: steps uphill."""
-
-    def compute(self, worker: int, model: Vector) -> tuple[Vector, float]:
-        update, norm = super().compute(worker, model)
-        return -update, norm
-
-
-def test_a_broken_step_does_not_converge() -> None:
-    learner = Backwards(PROBLEM, StepSize(1.0))
-    run(SETTING, mlfabric_a(8), learner, horizon_s=40.0)
-    assert learner.curve.losses[-1] > PROBLEM.loss(np.zeros(8))
-
-
 def test_a_smaller_delay_bound_needs_fewer_updates() -> None:
     # One step length for all, so long that old updates hurt: what differs at equal counts is the delay alone.
     target, excess, needed = PROBLEM.least_loss() + 0.01, {}, {}

@@ -12,7 +12,6 @@ import pytest
 from prophet_mlfabric.studies.cluster import (
     PS_SYNC,
     RR_SYNC,
-    Method,
     StudiedCluster,
     Trainee,
     mlfabric_a,
@@ -20,7 +19,7 @@ from prophet_mlfabric.studies.cluster import (
 )
 from prophet_mlfabric.studies.settings import COMPUTE, GBIT, NETWORK, Rates, Setting, Stragglers, TrafficMix
 from prophet_mlfabric.studies.tables import compare_with_ring
-from prophet_mlfabric.studies.transports import Blockwise, Ring
+from prophet_mlfabric.studies.transports import Ring
 from prophet_scheduler.core.errors import UserError
 
 CALM = Setting(Stragglers(0.0, 1.0), TrafficMix((10 * GBIT,), (1.0,)), overlap=0.0)
@@ -109,13 +108,6 @@ def test_a_block_that_one_worker_has_not_sent_goes_to_nobody() -> None:
     run(setting, PS_SYNC, learner, iterations=2, rates=slow(setting, {(0, UP): 0.1}))
     assert [worker for worker, _ in learner.begun] == [0, 1, 0, 1]
     assert [time_s for _, time_s in learner.begun[2:]] == pytest.approx([0.1 + 0.8 + 0.08] * 2)
-
-
-def test_blocks_are_for_synchronous_servers() -> None:
-    with pytest.raises(UserError, match="Blockwise is synchronous"):
-        Method(Blockwise)
-    with pytest.raises(UserError, match="block_bytes 0"):
-        replace(CALM, block_bytes=0)
 
 
 # MLfabric

@@ -10,18 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from prophet_papers.algorithms.pace import (
-    Problem,
-    TimedTransfer,
-    WireSegment,
-    balanced_fusion,
-    best_fusion,
-    iteration_time,
-    least_time,
-    preemptive_schedule,
-    problem_of,
-    segment_bytes,
-)
+from prophet_papers.algorithms.pace.fusion import balanced_fusion, best_fusion, segment_bytes
+from prophet_papers.algorithms.pace.problem import Problem, TimedTransfer, problem_of
+from prophet_papers.algorithms.pace.schedule import WireSegment, iteration_time, least_time, preemptive_schedule
 from prophet_papers.pace import Pace, urgency
 from prophet_scheduler.core.bound import lower_bound_s
 from prophet_scheduler.core.errors import UserError

@@ -13,15 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from prophet_papers.algorithms.pace import (
-    balanced_fusion,
-    balanced_partitions,
-    best_fusion,
-    iteration_time,
-    least_time,
-    problem_of,
-)
-from prophet_papers.algorithms.pace.fusion import Chain
+from prophet_papers.algorithms.pace.fusion import Chain, balanced_fusion, balanced_partitions, best_fusion
+from prophet_papers.algorithms.pace.problem import problem_of
+from prophet_papers.algorithms.pace.schedule import iteration_time, least_time
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.graph import Graph, Operation, OperationKind, training_graph
 from prophet_scheduler.core.network import Network

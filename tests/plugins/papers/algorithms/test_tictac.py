@@ -10,20 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from prophet_papers.algorithms.tictac import (
-    Bounds,
-    Properties,
-    Worker,
-    flat_graph,
-    general_time,
-    graph_time,
-    precedes,
-    properties,
-    received,
-    sequential_graph,
-    tao,
-    tio,
-)
+from prophet_papers.algorithms.tictac.oracle import general_time, graph_time
+from prophet_papers.algorithms.tictac.ordering import Properties, precedes, properties, received, tao, tio
+from prophet_papers.algorithms.tictac.toys import flat_graph, sequential_graph
+from prophet_papers.algorithms.tictac.worker import Bounds, Worker
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.graph import Graph, Operation, OperationKind
 from prophet_scheduler.core.network import Network

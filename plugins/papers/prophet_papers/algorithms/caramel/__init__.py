@@ -5,24 +5,3 @@ assigns each batch a time in the backward or forward pass, and `depth` chooses t
 paper's order of compute operations is not implemented (docs/policies/caramel.md). The policy for the queue is in
 prophet_papers/caramel.py, the costs of the collectives are in prophet_scheduler/simulate/collectives.py.
 """
-
-from prophet_papers.algorithms.caramel.batching import Batch, batch, threshold_bytes
-from prophet_papers.algorithms.caramel.depth import adaptive_depth, best_depth, pipelined_s
-from prophet_papers.algorithms.caramel.packing import PackedSlot, Packing, Place, pack
-from prophet_papers.algorithms.caramel.windows import Window, Windows, windows_of_profile
-
-__all__ = [
-    "Batch",
-    "PackedSlot",
-    "Packing",
-    "Place",
-    "Window",
-    "Windows",
-    "adaptive_depth",
-    "batch",
-    "best_depth",
-    "pack",
-    "pipelined_s",
-    "threshold_bytes",
-    "windows_of_profile",
-]

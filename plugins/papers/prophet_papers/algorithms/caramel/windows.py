@@ -32,10 +32,6 @@ class Windows:
     backward_s: float
     forward_s: float
 
-    def length_s(self, window: Window) -> float:
-        """Seconds from boundary to boundary if forward follows backward without a gap."""
-        return self.backward_s - window.generated_s + window.read_s
-
 
 def windows_of_profile(profile: Profile) -> Windows:
     """Return the windows of a chain of layers: parameter n of N belongs to gradient N-1-n, the n-th to be generated."""

@@ -135,7 +135,7 @@ class Chain:
         ends = (*starts[1:], len(self.names))
         groups = tuple(tuple(self.names[start:end]) for start, end in zip(starts, ends, strict=True))
         numbers = (array.tolist() for array in self._fused(starts))
-        rows = zip(map(_name, groups), *numbers, strict=True)
+        rows = zip(map("+".join, groups), *numbers, strict=True)
         problem = Problem(self._whole.name, tuple(TimedTransfer(*row) for row in rows), self._whole.floor)
         segments = preemptive_schedule(problem)
         return Fusion(groups, problem, segments, iteration_time(problem, segments))
@@ -238,10 +238,6 @@ def _within(chain: Chain, limit_s: float) -> tuple[int, ...] | None:
     while next_start[starts[-1]] < n:
         starts.append(next_start[starts[-1]])
     return tuple(starts)
-
-
-def _name(members: Sequence[str]) -> str:
-    return "+".join(members)
 
 
 def segment_bytes(fusion: Fusion, graph: Graph, network: Network) -> tuple[tuple[int, ...], ...]:

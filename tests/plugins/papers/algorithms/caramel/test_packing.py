@@ -9,15 +9,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from prophet_papers.algorithms.caramel import (
-    Batch,
-    PackedSlot,
-    Place,
-    Window,
-    batch,
-    pack,
-    threshold_bytes,
-)
+from prophet_papers.algorithms.caramel.batching import Batch, batch, threshold_bytes
+from prophet_papers.algorithms.caramel.packing import PackedSlot, Place, pack
+from prophet_papers.algorithms.caramel.windows import Window
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
 
