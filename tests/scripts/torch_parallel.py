@@ -1,4 +1,4 @@
-"""BytePS's own wrapper of a module: buffers, no_sync(), clipping, and a plain optimizer of torch."""
+"""BytePS's own wrapper of a module: buffers, no_sync(), clipping, callbacks of backward, and an optimizer of torch."""
 
 import byteps.torch as bps
 import torch
@@ -16,6 +16,15 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 torch.manual_seed(100 + bps.rank())
 norms, losses = [], []
+
+
+def at_the_end():
+    """Read averages and write them, before backward returns."""
+    norms.extend(p.grad.norm() for p in model.parameters())
+    for p in model.parameters():
+        p.grad.clamp_(-0.01, 0.01)
+
+
 for iteration in range(8):
     # A tensor of the CPU is pushed from where it was first.
     optimizer.zero_grad(set_to_none=False)
@@ -31,6 +40,8 @@ for iteration in range(8):
             p.grad.add_(torch.randn(p.shape), alpha=0.01)
         ddp.synchronize()
     else:
+        if iteration % 4 == 2:
+            loss.register_hook(lambda _: torch.autograd.Variable._execution_engine.queue_callback(at_the_end))
         loss.backward()
     if iteration % 4 == 3:
         norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.5))

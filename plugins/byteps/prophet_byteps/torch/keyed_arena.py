@@ -75,7 +75,7 @@ class KeyedArena(Arena):
         fixed cut into partitions.
         """
         needed = 2 * len(blocks_of(self.sizes, self.kinds, cut))
-        self._reserve(names_reserved(self.sizes) if may_change else min(MOST_NAMES, needed))
+        self._reserve(self._engine.take_names(names_reserved(self.sizes) if may_change else min(MOST_NAMES, needed)))
         if self.recut(cut):
             return True
         coarsest = Cut.uniform(MOST_BLOCK_BYTES)
@@ -89,7 +89,7 @@ class KeyedArena(Arena):
         return f"it takes {missing} more names than the job declared in BytePS" if missing > 0 else ""
 
     def restart(self) -> None:
-        self._names_used = 0
+        self._names, self._names_used = [], 0
         super().restart()
 
     def _reserve(self, count: int) -> None:

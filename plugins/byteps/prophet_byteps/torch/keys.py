@@ -16,6 +16,9 @@ from prophet_byteps import agreement, shared_memory
 from prophet_byteps.cutting import CutBoard, CutControl
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
 
+MOST_NAMES_OF_ALL = 32_768
+"""Maximum names that all optimizers of a process reserve together: BytePS can number 65,536 tensors, and this many take
+it 4 s. An optimizer without enough names of these has the coarsest blocks, whose names are few."""
 MOST_OPENING = 256
 """Maximum keys with their first push in flight. For each, BytePS has a thread until all workers have pushed it."""
 OPENING_PATIENCE_S = 1.0
@@ -48,6 +51,7 @@ class Engine:
         self.agreement = agreement
         self.board = CutBoard(Cut.uniform(MOST_BLOCK_BYTES)) if board is None else board
         self._ids = 0
+        self._names_left = MOST_NAMES_OF_ALL
         self._optimizers = 0
         self._opening: set[int] = set()
         self._opened = 0
@@ -65,6 +69,12 @@ class Engine:
         """Reserve `count` ids that no other optimizer of the process has, and return the first."""
         self._ids += count
         return self._ids - count
+
+    def take_names(self, wanted: int) -> int:
+        """Reserve `wanted` names, or as many as are left. Return their number, the same on all workers."""
+        taken = min(wanted, self._names_left)
+        self._names_left -= taken
+        return taken
 
     def announce(self, what: str) -> int:
         """Tell the other workers about the next optimizer, and return its number, from 0."""
@@ -128,5 +138,6 @@ class Engine:
         return True
 
     def restart(self) -> None:
-        """Forget pushes in flight: after a suspend there are none."""
+        """Forget pushes in flight, and names: after a suspend there are none."""
         self._opening.clear()
+        self._names_left = MOST_NAMES_OF_ALL

@@ -19,8 +19,8 @@ from prophet_byteps.torch.keyed_rounds import COMPILED, SIGHT, KeyedRounds, Keye
 from prophet_byteps.torch.keys import Engine
 from prophet_scheduler.frontends.torch import references, steps
 from prophet_scheduler.frontends.torch.arena import Slot
-from prophet_scheduler.frontends.torch.awaited import AwaitedRounds
-from prophet_scheduler.frontends.torch.life import PROMISE, SETTLE, move
+from prophet_scheduler.frontends.torch.awaited import AwaitedRounds, watch_backward
+from prophet_scheduler.frontends.torch.life import PROMISE
 from prophet_scheduler.frontends.torch.updates import WAIT_LIMIT_S, unseen_use
 
 
@@ -45,6 +45,7 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
         self._syncs = syncs
         self._sent_any = False
         self._keyed = KeyedRounds(self._slots, fusion, engine, self.number, half, self._clear)
+        watch_backward(within=True)
         self.watch()
 
     def synchronize(self) -> None:
@@ -56,14 +57,8 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
             missing = [slot for slot in self._slots if not slot.life.staged]
             for slot in missing:
                 self._bring_home(slot)
-            absent = [slot for slot in missing if slot.param.grad is None]
             for slot in missing:
                 self._stage(slot)
-            for slot in absent:  # Reads of these would go unnoticed.
-                self._wait_for(slot)
-                slot.put_in_grad()
-            move(absent, SETTLE)
-        self.backward_ends()
 
     @property
     def barrier(self) -> bool:
@@ -108,6 +103,7 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
         self._left(slot, self._keyed.stage(slot, PROMISE))
         if self._keyed.whole:
             self._keyed.next_round()
+            self.backward_ends()
 
     def _clear(self) -> None:
         """Bring home all averages in flight, and wait even for those that nobody asks for."""

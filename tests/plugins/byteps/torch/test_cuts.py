@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import itertools
 import random
 import types
 from collections import Counter
@@ -229,6 +230,22 @@ def test_a_cut_that_needs_more_names_than_there_are_is_not_taken_up(
     assert {cut for cut, _ in control.refused} == {fine}
     assert all(why.startswith("it takes ") for _, why in control.refused)
     assert len({name for name, _ in network.pushed}) == blocks + 2 * 2, "the halves are apart"
+
+
+def test_all_optimizers_of_a_process_share_its_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """BytePS can number only so many tensors. Those that come last have the coarsest blocks, which need few names."""
+    reserved = names_reserved(sizes_of(Mixed()))
+    monkeypatch.setattr(torch_engine, "MOST_NAMES_OF_ALL", reserved + 3)
+    network, control = cutting(monkeypatch, [Cut.uniform(UNIT_BYTES)])
+    declared = [len(network.declared)]
+    for refused in (False, True, True):
+        control.refused.clear()
+        play_alike(network)
+        assert bool(control.refused) == refused
+        declared.append(len(set(network.declared)))
+    first, second, third = (after - before for before, after in itertools.pairwise(declared))
+    assert first == reserved
+    assert second == third < reserved / 4
 
 
 def test_a_fixed_size_with_more_blocks_than_names_is_left_to_bytepss_partitions(
