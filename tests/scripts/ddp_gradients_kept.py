@@ -115,4 +115,34 @@ def cleared_late(ddp, optimizer):
     return optimizer.state_dict()
 
 
+@way()
+def parts_of_other_memory(ddp, optimizer):
+    """Gradients are put in place for one pass each, and only the memory below them is read after that."""
+    params, sums = list(ddp.parameters()), []
+    memory = [torch.empty_like(p) for p in params]
+    for iteration in range(8):
+        for p, own in zip(params, memory, strict=True):
+            p.grad = own.zero_().view_as(p) if iteration % 2 else own.zero_().detach()
+        backward(ddp)
+        if iteration % 4 < 2:
+            optimizer.step()
+        optimizer.zero_grad()
+        sums.append([own.sum().item() for own in memory])
+    return sums
+
+
+@way(gradient_as_bucket_view=True)
+def memory_of_buckets(ddp, optimizer):
+    """Other tensors and arrays in the memory of one pass, which has the averages of each later pass."""
+    sums, kept = [], []
+    for iteration in range(8):
+        train(ddp, optimizer)
+        sums.append([float(each.sum()) for each in kept])
+        if iteration == 2:
+            weight, bias, *others = (p.grad for p in ddp.parameters())
+            kept = [weight.numpy(), bias.detach(), *(grad.data for grad in others)]
+            del weight, bias, others
+    return sums
+
+
 run_ddp()

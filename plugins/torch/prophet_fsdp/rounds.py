@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from prophet_ddp.events import EventLog
 from prophet_ddp.records import ModuleRecord
@@ -81,34 +80,18 @@ class ShardSlot(Slot):
     def expect(self) -> None:
         """Keep what was seen at the promise: the program may have cleared or written the gradient within backward."""
 
-    def see(self, grad: Any) -> None:
-        """Remember the gradient as the program must find it, and where this rank's shard lies in memory."""
-        super().see(grad)
-        if grad is not None:
-            part = grad._local_tensor
-            lies = part.storage_offset(), part.size(), part.stride()
-            self._lies = StorageWeakRef(part.untyped_storage()), lies  # type: ignore[no-untyped-call]
-
     def sent(self) -> torch.Tensor | None:
-        """Return the staged gradient, or another in the same memory if the program kept only this rank's shard of it.
-        Return None if all of it is gone or was written to.
-        """
         grad = super().sent()
-        if grad is None and self.seen is not None:
-            if self.seen[0]() is None:
-                grad = self._in_its_memory()
-            if grad is None:
-                self.forget_gradient()
+        if grad is None:
+            self.forget_gradient()
         return grad
 
-    def _in_its_memory(self) -> torch.Tensor | None:
-        memory, lies = self._lies
-        storage = torch.UntypedStorage._new_with_weak_ptr(memory.cdata)
-        if storage is None:
+    def in_its_memory(self) -> torch.Tensor | None:
+        part = super().in_its_memory()
+        if part is None:
             return None
         param: Any = self.param
         with references.unhandled():
-            part = torch.empty(0, dtype=param.dtype, device="cpu").set_(storage, *lies)
             grad: torch.Tensor = DTensor(part, param._spec, requires_grad=False)
             return grad if _first(grad).isnan().any() else None
 

@@ -24,6 +24,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.hooks import unserializable_hook
 
 from prophet_scheduler.core.cut import Block, Cut, blocks_of
@@ -87,6 +88,7 @@ class Slot:
         self.change: Callable[[torch.Tensor], object] | None = None
         self.updated: Event = None
         self.seen: tuple[weakref.ref[torch.Tensor], int] | None = None
+        self._lies: tuple[StorageWeakRef, Any] | None = None
         self.watched: Any = None
         self.path: Any = None
 
@@ -162,10 +164,29 @@ class Slot:
     def see(self, grad: torch.Tensor | None) -> None:
         """Remember the gradient in the state in which the program should find it."""
         self.seen = None if grad is None else (weakref.ref(grad), self.version_of(grad))
+        if grad is not None:
+            with references.unhandled():
+                part = references.parts_of(grad)[-1]
+                storage = references.storage_of(part)  # None if it is sparse
+                lies = part.storage_offset(), part.size(), part.stride()
+                self._lies = None if storage is None else (StorageWeakRef(storage), lies)  # type: ignore[no-untyped-call]
+
+    def in_its_memory(self) -> torch.Tensor | None:
+        """Return a tensor in the memory of the gradient that was seen last; None if nothing holds this memory."""
+        if self._lies is None:
+            return None
+        memory, lies = self._lies
+        with references.unhandled():
+            storage = torch.UntypedStorage._new_with_weak_ptr(memory.cdata)
+            if storage is None:
+                return None
+            return torch.empty(0, dtype=self.param.dtype, device=storage.device).set_(storage, *lies)
 
     def keep_memory(self) -> None:
-        """Reuse the last gradient's tensor if the program still holds it, as torch does in a bucket."""
+        """Reuse the last gradient's memory if the program still holds it, as torch does in a bucket."""
         last = self.seen[0]() if self.seen is not None else None
+        if last is None and self.seen is not None:
+            last = self.in_its_memory()
         grad = self.param.grad
         if last is None or grad is None or last is grad or grad.requires_grad or last.requires_grad:
             return
@@ -182,12 +203,16 @@ class Slot:
         return reference() is grad and version == self.version_of(grad)
 
     def sent(self) -> torch.Tensor | None:
-        """Return the staged gradient, wherever the program has put it; None if it is gone or was written to."""
+        """Return the staged gradient, wherever the program has put it, or another tensor in its memory if the program
+        kept only that. Return None if the memory is gone, or the gradient was written to.
+        """
         if self.seen is None:
             return None
         reference, version = self.seen
         grad = reference()
-        return grad if grad is not None and version == self.version_of(grad) else None
+        if grad is None:
+            return self.in_its_memory()
+        return grad if version == self.version_of(grad) else None
 
     def ends(self) -> Iterator[Event]:
         """Return the ends of its blocks' last transfers, on an engine that marks them. Call this after arrival."""
