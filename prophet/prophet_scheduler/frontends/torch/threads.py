@@ -3,14 +3,16 @@
 Rule of this file: when to start watching a thread. references.py watches it.
 
 torch's function modes belong to one thread, and no other thread can set them. So each Python thread gets our mode when
-it starts. A thread from before gets it when it takes a task of an executor or wakes from waiting for another thread,
-since it may learn of a step then. For an earlier thread pool whose queue cannot be intercepted, all updates are made
-before it gets a task. Threads that Python neither starts nor wakes remain unseen: C++ threads, earlier threads that
-poll a variable, and the first time that an earlier thread wakes from a condition with an RLock.
+it starts. A thread from before gets it when it takes a task of an executor, runs a callback of asyncio's event loop, or
+wakes from waiting for another thread, since it may learn of a step then. For an earlier thread pool whose queue cannot
+be intercepted, all updates are made before it gets a task. Threads that Python neither starts nor wakes remain unseen:
+C++ threads, earlier threads that poll a variable or wait for a lock or a SimpleQueue, and the first time that an
+earlier thread wakes from a condition with an RLock.
 """
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures.thread
 import functools
 import threading
@@ -62,6 +64,7 @@ def watch_all(
     threading.Thread._bootstrap_inner = watched  # type: ignore[attr-defined]
     _before(ThreadPool, "_check_running", hand_over)
     _before(concurrent.futures.thread._WorkItem, "run", lambda *_: wakes())  # type: ignore[attr-defined]
+    _before(asyncio.Handle, "_run", lambda *_: wakes())
     # A wait that is already in progress will end through a method that it looks up then.
     waits = (threading.Condition, "wait"), (threading.Condition, "_acquire_restore"), (threading.Thread, "join")
     for kind, name in waits:
