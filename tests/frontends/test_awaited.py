@@ -13,7 +13,7 @@ from torch import nn
 
 from prophet_scheduler.frontends.torch import references, steps
 from prophet_scheduler.frontends.torch.arena import Slot
-from prophet_scheduler.frontends.torch.awaited import AwaitedRounds
+from prophet_scheduler.frontends.torch.awaited import ANY, AwaitedRounds
 from prophet_scheduler.frontends.torch.life import END, PROMISE, move
 from prophet_scheduler.frontends.torch.streams import streams_of
 from support.front_end import forget
@@ -40,7 +40,7 @@ class Rounds(AwaitedRounds):
         slot.see(grad)
         move((slot,), PROMISE)
         move((slot,), END)
-        self._fresh = True
+        self._fresh = ANY
 
     def arrived(self, slot: Slot) -> bool:
         return slot.name not in self.missing

@@ -11,22 +11,33 @@ def layers():
     return nn.Sequential(*(fully_shard(nn.Linear(40, 40)) for _ in range(4)))
 
 
+@torch.library.custom_op("scripts::follow", mutates_args=("key",))
+def follow(key: torch.Tensor, query: torch.Tensor) -> None:
+    key.lerp_(query, 0.3)
+
+
+WRITES = (
+    lambda key, query: key.lerp_(query, 0.3),
+    lambda key, query: torch._foreach_lerp_([key], [query], 0.3),
+    lambda key, query: torch.lerp(key, query, 0.3, out=key),
+    lambda key, query: torch.ops.aten.lerp.Scalar_out(key.to_local(), query.to_local(), 0.3, out=key.to_local()),
+    lambda key, query: torch.ops.scripts.follow(key.to_local(), query.to_local()),
+)
+
+
 class Momentum(nn.Module):
-    """The second encoder follows the first, within the forward pass, as in MoCo."""
+    """The second encoder follows the first, within the forward pass, as in MoCo. `write` writes a parameter."""
 
     def __init__(self):
         super().__init__()
+        self.write = WRITES[0]
         self.queries, self.keys, self.head = layers(), layers().requires_grad_(False), nn.Linear(40, 7)
 
     def forward(self, values):
         queries = self.queries(values)
         with torch.no_grad():
-            pairs = zip(self.queries.parameters(), self.keys.parameters(), strict=True)
-            for place, (query, key) in enumerate(pairs):
-                if place % 2:
-                    key.lerp_(query, 0.3)
-                else:
-                    torch._foreach_lerp_([key], [query], 0.3)
+            for query, key in zip(self.queries.parameters(), self.keys.parameters(), strict=True):
+                self.write(key, query)
             keys = self.keys(values)
         return self.head(queries) * self.head(keys)
 
@@ -44,7 +55,11 @@ def step(optimizer, loss):
 
 @way(lambda: fully_shard(Momentum()))
 def written_in_forward(model, optimizer):
-    return [step(optimizer, loss_of(model)) for _ in range(6)]
+    losses = []
+    for write in (*WRITES, *WRITES):
+        model.write = write
+        losses.append(step(optimizer, loss_of(model)))
+    return losses
 
 
 class Parts(nn.Module):

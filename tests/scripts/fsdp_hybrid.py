@@ -1,5 +1,5 @@
 """A mesh of two dimensions: two replicas of what two ranks share, with accumulation in both ways, and an all-reduce
-only now and then.
+only now and then, of all layers or of all but one. One layer has memory and collectives of torch's.
 """
 
 import averaging  # noqa: F401
@@ -17,6 +17,7 @@ model = nn.Sequential(nn.Embedding(30, 24), *(nn.Linear(24, 24) for _ in range(5
 for layer in model[1:6]:
     fully_shard(layer, mesh=mesh)
 fully_shard(model, mesh=mesh)
+model[3].set_allocate_memory_from_process_group_for_comm(True)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 
 torch.manual_seed(100 + dist.get_rank())
@@ -40,7 +41,9 @@ for iteration in range(8):
         backward()
         model.set_requires_all_reduce(True)
     elif iteration % 4 == 3:
+        model[4].set_requires_all_reduce(False, recurse=False)
         backward()
+        model[4].set_requires_all_reduce(True, recurse=False)
     backward()
     optimizer.step()
     optimizer.zero_grad()

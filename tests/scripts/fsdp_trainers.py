@@ -1,6 +1,10 @@
-"""Ways of trainers: scalers, averaged weights, norms in parts, checkpoints beside training, and memory that is kept."""
+"""Ways of trainers: scalers, averaged weights, norms in parts, checkpoints and threads beside training, and memory that
+is kept.
+"""
 
+import asyncio
 import copy
+import queue
 import tempfile
 import threading
 
@@ -147,6 +151,53 @@ def read_by_a_thread(model, optimizer):
         thread.start()
         thread.join()
     return seen
+
+
+@way(layers, adamw)
+def trained_in_a_thread(model, optimizer):
+    """Threads make each step for an event loop, which then reads weights and gradients. An earlier one reads, too."""
+    weights, seen = [param.to_local() for param in model.parameters()], []
+    asked, answers = queue.SimpleQueue(), queue.SimpleQueue()
+
+    def read():
+        while asked.get():
+            answers.put([part.sum().item() for part in weights])
+
+    def train():
+        loss_of(model).backward()
+        optimizer.step()
+
+    async def trains():
+        for _ in range(6):
+            await asyncio.to_thread(train)
+            seen.extend(param.grad.to_local().sum().item() for param in model.parameters())
+            seen.extend(part.sum().item() for part in weights)
+            await asyncio.to_thread(train)
+            asked.put(True)
+            seen.extend(answers.get())
+            optimizer.zero_grad()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    asyncio.run(trains())
+    asked.put(False)
+    reader.join()
+    return seen
+
+
+@way(layers, adamw)
+def others_trained_beside(model, optimizer):
+    """Within backward another thread trains a small model of its own, on one rank."""
+    small = nn.Linear(4, 4)
+
+    def train(*_):
+        if dist.get_rank() == 0:
+            thread = threading.Thread(target=small(torch.ones(2, 4)).sum().backward)
+            thread.start()
+            thread.join()
+
+    model[2].register_full_backward_hook(train)
+    return [step(model, optimizer) for _ in range(6)]
 
 
 @way(layers)

@@ -9,7 +9,7 @@ from torch import nn
 
 from prophet_scheduler.frontends.torch import guards
 from prophet_scheduler.frontends.torch.arena import Slot
-from prophet_scheduler.frontends.torch.awaited import AwaitedRounds
+from prophet_scheduler.frontends.torch.awaited import ANY, AwaitedRounds
 from prophet_scheduler.frontends.torch.life import END, PROMISE, move
 from prophet_scheduler.frontends.torch.streams import streams_of
 
@@ -33,7 +33,7 @@ class LateRounds(AwaitedRounds):
         slot.see(slot.param.grad)
         move((slot,), PROMISE)
         move((slot,), END)
-        self._fresh = True
+        self._fresh = ANY
 
     def arrived(self, slot: Slot) -> bool:
         return True

@@ -139,8 +139,9 @@ class Reduce(DefaultReduceScatter):
         """Reduce-scatter before an all-reduce: what awaits it, the stage that starts it, and its result."""
 
     def allocate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        _here.reduce = self  # FSDP2 passes what it allocates here to an all-reduce.
-        return super().allocate(*args, **kwargs)
+        result = super().allocate(*args, **kwargs)
+        _here.allocated = weakref.ref(result), self  # FSDP2 may pass it to an all-reduce.
+        return result
 
     def __call__(
         self,
@@ -248,9 +249,9 @@ def _has_own_turn(module: Any) -> bool:
 
 
 class _Here(threading.local):
-    """State of this thread: the reduction that FSDP2 is working on."""
+    """State of this thread: the last memory that FSDP2 has had for a reduction."""
 
-    reduce: Reduce | None = None
+    allocated: tuple[weakref.ref[torch.Tensor], Reduce] | None = None
 
 
 _here = _Here()
@@ -268,9 +269,11 @@ class _Distributed:
     def all_reduce(
         self, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False
     ) -> Any:
-        reduce, _here.reduce = _here.reduce, None
-        if reduce is not None and not async_op and reduce.all_reduce(tensor, op, group):
-            return None
+        allocated, _here.allocated = _here.allocated, None
+        if allocated is not None and allocated[0]() is tensor and not async_op:
+            _, reduce = allocated
+            if reduce.all_reduce(tensor, op, group):
+                return None
         return self._inner.all_reduce(tensor, op=op, group=group, async_op=async_op)
 
 

@@ -14,6 +14,7 @@ with optimizers that treat each element separately.
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -192,8 +193,8 @@ class ShardRounds(AwaitedRounds):
         self._begun: Begun | None = None
         """Reduction whose gradients FSDP2 is making now."""
         self._ended = 0
-        self._reduces = False
-        """True if a gradient has been reduced in this backward pass."""
+        self._reduces: int | None = None
+        """Thread whose backward pass has reduced a gradient and has not returned; None if there is none."""
         self.says: set[Iterations] = set()
         """Objects that report how long iterations take."""
         self.record = ModuleRecord()
@@ -211,7 +212,7 @@ class ShardRounds(AwaitedRounds):
 
     def next_comes(self, params: Sequence[Any]) -> None:
         """Bring home pending averages of these parameters: FSDP2 is about to make new gradients, or to add to them."""
-        self._reduces = True
+        self._reduces = threading.get_ident()
         self._begun = None
         slots = [slot for param in params if (slot := self._by_param.get(id(param.sharded_param))) is not None]
         for slot in slots:
@@ -280,9 +281,9 @@ class ShardRounds(AwaitedRounds):
 
     def _nothing_came(self) -> None:
         """Handle the end of a backward pass, even one without late reductions."""
-        if not self._reduces:
+        if self._reduces != threading.get_ident():
             return
-        self._reduces = False
+        self._reduces = None
         self._order.settle()
         self._ended += 1
         now = time.monotonic()

@@ -37,6 +37,7 @@ from prophet_scheduler.core.settings import Settings
 from prophet_scheduler.frontends.ending import WRONG, at_end, end_process, raise_if_handlers
 from prophet_scheduler.frontends.notices import speaks, warn_of_unknown_variables, warn_once
 from prophet_scheduler.frontends.records import require_records
+from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import steps
 from prophet_scheduler.frontends.torch.awaited import watch_backward
 
@@ -199,6 +200,7 @@ def _connect(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
             return None
     hosts, _ = _agree(group, own_host())
     watch_backward(within=True)
+    torch_guards.install()  # Threads that begin before the first gradient are watched, too.
     steps.install()
     upward, downward = groups
     wire = ShardWire(ShardGroups(upward, downward, group.rank(), group.size(), timeout, hosts), block_bytes)

@@ -110,7 +110,7 @@ def test_the_watcher_tells_in_the_order_in_which_it_was_asked_and_of_errors() ->
 
 
 def test_a_cuda_graph_runs_after_all_updates(monkeypatch: pytest.MonkeyPatch) -> None:
-    guards._install()
+    guards.install()
     done: list[str] = []
     owner = type("Owner", (), {"flush": lambda self: done.append("updated")})()
     monkeypatch.setitem(guards._kept, owner, [])

@@ -31,6 +31,8 @@ from prophet_scheduler.frontends.torch.life import AWAITED, FORGET, LAND, SETTLE
 from prophet_scheduler.frontends.torch.probation import Probation
 from prophet_scheduler.frontends.torch.updates import Abandoned, AverageSource, LongWait
 
+ANY = 0
+"""No thread's number: for gradients on devices, which torch makes in threads of its own."""
 WAIT_LIMIT_S = 0.05
 """Maximum sleep in seconds between two checks for an event that is also announced."""
 
@@ -59,8 +61,8 @@ class AwaitedRounds(AverageSource):
         self.number = number
         self._slots = [self.slot_type(self, name, param, place) for place, (name, param) in enumerate(named)]
         self._lock = free_in_forks(threading.RLock())
-        self._fresh = False
-        """True if gradients have been sent since backward last returned."""
+        self._fresh: int | None = None
+        """Thread whose backward pass sends gradients and has not returned, or ANY; None if there is none."""
         self._probation = Probation()
         self._out_of_sight = False
         """True if the program uses parameters and gradients in a way that cannot be detected."""
@@ -151,12 +153,14 @@ class AwaitedRounds(AverageSource):
     # Events of backward.
 
     def backward_ends(self) -> None:
-        """Handle the return of the outermost backward pass."""
-        if not self._fresh:
+        """Handle the return of this thread's outermost backward pass."""
+        fresh = self._fresh
+        if fresh is None:
             self._nothing_came()
+        if fresh not in (ANY, threading.get_ident()):  # The pass that has returned is another thread's.
             return
         with references.at_work():
-            self._fresh = False
+            self._fresh = None
             self._gathered()
             awaited = [slot for slot in self._slots if slot.life.awaited]
             if not any(slot.life.staged for slot in self._slots):  # A round has ended.
@@ -195,15 +199,15 @@ class AwaitedRounds(AverageSource):
         """Note that the backward pass has made gradients of this module."""
 
     def _nothing_came(self) -> None:
-        """Note that the backward pass has made no gradients of this module."""
+        """Note the return of a backward pass while none, in any thread, has sent gradients of this module."""
 
     def _left(self, slot: Slot, in_graph: bool) -> None:
         """Note that a gradient was sent; `in_graph` if it is part of an autograd graph."""
         if in_graph:
             self._graphs.append(slot)
-        if self._fresh:
+        if self._fresh is not None:
             return
-        self._fresh = True
+        self._fresh = threading.get_ident() if slot.param.is_cpu else ANY
         begun = threading.get_ident() in _running if slot.param.is_cpu else _running
         if not begun and references.in_backward():
             warn_once("backward passes run outside Python's sight; from now on they wait for their averages")

@@ -88,7 +88,7 @@ def watch(owner: Watcher, slots: list[Slot]) -> None:
 
     Until `learned(owner)`, every use is noted in `Slot.sight`, not only the use of a parameter with a pending update.
     """
-    _install()
+    install()
     _owners.add(owner)
     for slot in slots:
         # Only slots hold it, so it goes with the last of them.
@@ -560,7 +560,7 @@ def _wait_from_now_on(why: str) -> None:
     _flush_all()
 
 
-def _install() -> None:
+def install() -> None:
     """Patch torch once. Without watched parameters the patches only look into an empty table."""
     global _installed, _graphs_are_told
     if _installed:

@@ -135,7 +135,7 @@ class _References(TorchFunctionMode):
         # This runs at every call of torch, so the common case is inlined.
         pending = self._pending
         if pending and _runs_more(func, kinds):
-            self._use_all(func, list(pending.values()))
+            self._use_all(None if kwargs and "out" in kwargs else func, list(pending.values()))
             return
         try:
             for value in args:
@@ -147,7 +147,7 @@ class _References(TorchFunctionMode):
         except NotImplementedError:  # One of them has no storage.
             self._look(func, args)
         if kwargs:
-            self._look(func, kwargs.values())
+            self._look(None if "out" in kwargs else func, kwargs.values())
 
     def look(self, values: Iterable[Any]) -> None:
         """Check these values like the arguments of a C function of torch."""
@@ -324,9 +324,21 @@ def look(values: Iterable[Any]) -> None:
 
 
 def may_write() -> bool:
-    """Return True if the present use may be a write, going by torch's names: in place, or to an item or attribute."""
-    name = str(getattr(_here.function, "__name__", "_")).partition(".")[0]
+    """Return True if the present use may be a write, going by the schemas of an operator, or else by torch's names, in
+    place or to an item or attribute. Where a call has an argument `out`, its function counts as unknown.
+    """
+    function = _here.function
+    if isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        return _changes_arguments(function)
+    name = str(getattr(function, "__name__", "_"))
     return (name.endswith("_") and not name.endswith("__")) or name.startswith(("__i", "__set"))
+
+
+def _changes_arguments(operator: Any) -> bool:
+    packet = isinstance(operator, torch._ops.OpOverloadPacket)
+    each: Any = [getattr(operator, name) for name in operator.overloads()] if packet else [operator]
+    arguments = itertools.chain.from_iterable(overload._schema.arguments for overload in each)
+    return any(arg.alias_info is not None and arg.alias_info.is_write and not arg.is_out for arg in arguments)
 
 
 def is_watch(mode: Any) -> bool:

@@ -3,14 +3,14 @@
 Rule of this file: when to start watching a thread. references.py watches it. Nothing here imports torch.
 
 torch's function modes belong to one thread, and no other thread can set them. So each Python thread gets our mode when
-it starts. A thread from before gets it when it takes a task of an executor or wakes from waiting for another thread,
-since it may learn of a step then. Python's waits are patched when the interpreter starts (`attend`): the thread that
-waits now may be the main one, while another makes the first module. For an earlier thread pool whose queue cannot be
-intercepted, all updates are made before it gets a task.
+it starts. A thread from before gets it when it takes a task of an executor, runs a callback of asyncio's event loop, or
+wakes from waiting for another thread, since it may learn of a step then. Python's waits are patched when the
+interpreter starts (`attend`): the thread that waits now may be the main one, while another makes the first module. For
+an earlier thread pool whose queue cannot be intercepted, all updates are made before it gets a task.
 
-Threads that Python neither starts nor wakes remain unseen: C++ threads, and earlier threads that poll a variable. The
-main thread is no exception where it polls or runs an event loop, but most programs use their model there in the end. So
-while it is unseen, no update of another thread is late (guards.main_is_seen).
+Threads that Python neither starts nor wakes remain unseen: C++ threads, and earlier threads that poll a variable or
+wait for a lock or a SimpleQueue. So may the main thread be, but most programs use their model there in the end: while
+it is unseen, no update of another thread is late (guards.main_is_seen).
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ def watch_all(
     If an earlier thread of a pool may learn of one, the thread that gives the pool a task calls `flush`.
     """
     # Imported here since they take a while, and `attend` runs in every process.
+    import asyncio
     import concurrent.futures.thread
     from multiprocessing.pool import ThreadPool
 
@@ -91,6 +92,7 @@ def watch_all(
 
     _before(ThreadPool, "_check_running", hand_over)
     _before(concurrent.futures.thread._WorkItem, "run", lambda *_: wakes())  # type: ignore[attr-defined]
+    _before(asyncio.Handle, "_run", lambda *_: wakes())
 
 
 def _call(functions: list[Callable[[], None]]) -> None:
