@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
 import sys
 import traceback
@@ -134,6 +135,7 @@ def test_what_an_argument_refers_to_costs_nothing(
     used: Used, pending: torch.Tensor, config: Callable[[int], Any]
 ) -> None:
     other = torch.ones(1)
+    nested(other, config(1))  # At its first call we find out that it is not torch's.
     few, many = (lines_of_ours(lambda size=size: nested(other, config(size))) for size in (3, 3000))  # type: ignore[misc]
     assert few == many
     few, many = (
@@ -246,6 +248,32 @@ def test_a_call_that_may_run_code_of_the_program_may_read_anything(
 ) -> None:
     RUNS_MORE[name](pending)
     assert used and set(used) == {("update", "another")}
+
+
+REPLACED: dict[str, tuple[Any, Callable[[torch.Tensor], object]]] = {
+    "backward": (torch.Tensor, lambda p: p.clone().requires_grad_().sum().backward()),
+    "softmax": (nn.functional, lambda p: nn.functional.softmax(p, 1)),
+    "split": (torch.functional, lambda p: torch.functional.split(p, 1)),
+    "mul_": (torch.Tensor, lambda p: p.mul_(2)),
+    "__getitem__": (torch.Tensor, lambda p: p[0]),
+}
+
+
+@pytest.mark.parametrize("alike", [False, True], ids=["with a name of its own", "in torch's name"])
+@pytest.mark.parametrize("name", REPLACED)
+def test_what_the_program_puts_in_place_of_a_function_runs_once(
+    monkeypatch: pytest.MonkeyPatch, used: Used, pending: torch.Tensor, name: str, alike: bool
+) -> None:
+    owner, use = REPLACED[name]
+    original, calls = getattr(owner, name), []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, functools.wraps(original)(counted) if alike else counted)
+    use(pending)
+    assert calls == [name] and set(used) == {("update",)}
 
 
 def in_torchs_own_mode() -> None:

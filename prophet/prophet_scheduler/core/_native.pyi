@@ -58,7 +58,7 @@ def call_both(first: Callable[..., object], original: Callable[..., Any], /, *ar
     """Call first(*args, **kwargs), then return original(*args, **kwargs)."""
 
 def call_seen(mode: Any, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None, /) -> Any:
-    """Call mode.look_at(func, args, kwargs), then return func(*args, **kwargs).
+    """Call what mode.look_at(func, types, args, kwargs) returns with (*args, **kwargs), and return the result.
 
     For functions in the dict `mode.unseen`, skip look_at. Their value there is a lock to hold during the call, or None.
     """

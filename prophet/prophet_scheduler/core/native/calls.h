@@ -32,8 +32,8 @@ inline PyObject* call_holding(PyObject* lock, PyObject* func, PyObject* args, Py
 }
 
 // A mode's __torch_function__(self, func, types, args=(), kwargs=None). Calls self.look_at(func, types, args, kwargs),
-// then func(*args, **kwargs). If func is a key of the dict self.unseen, it skips look_at, and holds the value during
-// the call: a lock, or None.
+// and then what it returns with (*args, **kwargs). If func is a key of the dict self.unseen, it skips look_at and calls
+// func, holding the value during the call: a lock, or None.
 inline PyObject* call_seen(PyObject*, PyObject* const* given, Py_ssize_t count) {
   static PyObject* const kUnseen = PyUnicode_InternFromString("unseen");
   static PyObject* const kLookAt = PyUnicode_InternFromString("look_at");
@@ -48,9 +48,12 @@ inline PyObject* call_seen(PyObject*, PyObject* const* given, Py_ssize_t count) 
   if (!unseen) return nullptr;
   PyObject* lock = PyDict_GetItemWithError(unseen.ptr(), func);
   if (PyErr_Occurred()) return nullptr;
+  pybind11::object looked_at;
   if (lock == nullptr) {
-    PyObject* const looked_at[] = {self, func, given[2], args.ptr(), kwargs};
-    if (!owned(PyObject_VectorcallMethod(kLookAt, looked_at, 5, nullptr))) return nullptr;
+    PyObject* const seen[] = {self, func, given[2], args.ptr(), kwargs};
+    looked_at = owned(PyObject_VectorcallMethod(kLookAt, seen, 5, nullptr));
+    if (!looked_at) return nullptr;
+    func = looked_at.ptr();
   }
   if (kwargs == Py_None) kwargs = nullptr;
   if (lock != nullptr && lock != Py_None) return call_holding(lock, func, args.ptr(), kwargs);

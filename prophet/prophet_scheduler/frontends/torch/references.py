@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import inspect
 import itertools
 import sys
@@ -32,10 +33,11 @@ import threading
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, handle_torch_function
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -126,10 +128,18 @@ class _References(TorchFunctionMode):
 
     def look_at(
         self, func: Callable[..., Any], kinds: Iterable[type], args: tuple[Any, ...], kwargs: dict[str, Any] | None
+    ) -> Callable[..., Any]:
+        """Check the arguments of a function about to be called. `kinds`: their types with __torch_function__. Return
+        the function to call.
+        """
+        func = _running(func)
+        if not _here.blind:
+            self._check(func, kinds, args, kwargs)
+        return func
+
+    def _check(
+        self, func: Callable[..., Any], kinds: Iterable[type], args: tuple[Any, ...], kwargs: dict[str, Any] | None
     ) -> None:
-        """Check the arguments of a function about to be called. `kinds`: their types with __torch_function__."""
-        if _here.blind:
-            return
         if self._learning:
             self._note(args)
         # This runs at every call of torch, so the common case is inlined.
@@ -192,8 +202,6 @@ _saved_tensors_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_h
 
 def _runs_more(func: Any, kinds: Iterable[type]) -> bool:
     """Return True if this call may run code that is not torch's."""
-    if isinstance(func, functools.partial):  # Prophet's own patch of a method in C (between.py).
-        func = getattr(func, "__wrapped__", func)
     if func in _CALLING or not (isinstance(func, _IN_C) or _is_of_torch(func)):
         return True
     if kinds and any(map(_overrides, kinds)):
@@ -204,6 +212,33 @@ def _runs_more(func: Any, kinds: Iterable[type]) -> bool:
     return torch._C._len_torch_dispatch_stack() > 0 and not all(map(_is_of_torch, _get_current_dispatch_mode_stack()))
 
 
+def _running(func: Any) -> Any:
+    """Return the function of torch that is running, if `func` has been put in its place. `func` has been called then,
+    and what it does besides must not happen twice. Otherwise, return `func`.
+    """
+    code = getattr(func, "__code__", None)
+    if isinstance(func, _IN_C) or _is_torchs(code):
+        return func
+    frame: Any = sys._getframe(2)  # the caller of look_at: call_seen has no frame
+    if frame.f_code is handle_torch_function.__code__:
+        running = frame.f_back.f_code
+        return func if running is code else _function_of(running) or func
+    name = next((name for name, value in vars(torch.Tensor).items() if value is func), "")
+    return getattr(torch._C.TensorBase, name, func)
+
+
+@functools.cache
+def _is_torchs(code: types.CodeType | None) -> bool:
+    return code is not None and Path(code.co_filename).is_relative_to(_FOLDER)
+
+
+@functools.cache
+def _function_of(code: types.CodeType) -> Any:
+    functions = (each for each in gc.get_referrers(code) if isinstance(each, types.FunctionType))
+    return next((function for function in functions if function.__code__ is code), None)
+
+
+_FOLDER = Path(torch.__file__).parent
 _CALLING = frozenset(getattr(torch.Tensor, name) for name in ("__deepcopy__", "apply_", "map_", "map2_"))
 """Functions of torch that call code of the program: a tensor is copied with the attributes that it was given."""
 _INHERITED = torch.Tensor.__torch_function__.__func__, torch._C._disabled_torch_function_impl  # type: ignore[attr-defined]
