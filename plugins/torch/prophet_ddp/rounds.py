@@ -519,12 +519,14 @@ class ModuleRounds(AwaitedRounds):
     # Incoming averages.
 
     def _settle_unused(self) -> None:
-        """Put averages in `.grad` for parameters that only other ranks used. Those that no rank used keep theirs."""
+        """Put averages in `.grad` for parameters that only other ranks used. Those that no rank used keep theirs, unless
+        their `.grad` is in torch's bucket.
+        """
         used = self.used_by
         assert used is not None
         with self._lock, references.blind(), torch.no_grad():
             for slot in self.uses.without:
-                if int(used[slot.place]):
+                if int(used[slot.place]) or (self.terms.in_place and slot.param.grad is not None):
                     self._wait_for(slot)
                     slot.put_in_grad()
             self.uses.without = []
