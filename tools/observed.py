@@ -24,8 +24,12 @@ from prophet_scheduler.lab.records import read_status
 from tools.jobs import said_by_ranks
 from tools.kept import resumed
 
-ITERATIONS, FIRST = 26, 14
-"""Iterations of a run, and those at its start that do not count, since Prophet learns in them on DDP."""
+ITERATIONS, UNDER_PROPHET = 20, 60
+"""Iterations of a run without Prophet, and under it, which learns in most of them."""
+COUNTED = 12
+"""Iterations at the end of a run that count for a gain."""
+STARTING = 2
+"""Iterations at the start of a run in which the engine starts: no mean has them."""
 WITHIN = 0.1
 """Relative error of a gain up to which a prediction counts as right."""
 
@@ -73,8 +77,12 @@ class WatchedRun:
 
     def measured(self, change: str) -> float:
         """Return the measured gain of a change, from the means of the iterations that count."""
-        now_s, changed_s = (fmean(self.iterations_s[name][FIRST:]) for name in ("", change))
+        now_s, changed_s = (fmean(self.iterations_s[name][-COUNTED:]) for name in ("", change))
         return now_s / changed_s * (2 if change == "larger-batch" else 1)
+
+    def mean_s(self, change: str) -> float:
+        """Return the mean time of an iteration with this change, learning included."""
+        return fmean(self.iterations_s[change][STARTING:])
 
     @property
     def gains(self) -> Mapping[str, tuple[float, float]]:
@@ -91,7 +99,7 @@ def errors(jobs: Sequence[WatchedRun]) -> list[float]:
 def changes_of(job: ObservedJob) -> Mapping[str, tuple[ObservedJob, Sequence[str], str]]:
     """Return the changes to a job: the changed job, its further options, and the policy."""
     changed = {
-        "prophet": (job, (), "prophet"),
+        "prophet": (job, ("--iterations", str(UNDER_PROPHET)), "prophet"),
         "twice-the-rate": (replace(job, rate_bps=2 * job.rate_bps), (), ""),
         "half-precision": (job, ("--half",), ""),
         "larger-batch": (job, ("--batch", "2"), ""),
