@@ -519,8 +519,8 @@ class ModuleRounds(AwaitedRounds):
     # Incoming averages.
 
     def _settle_unused(self) -> None:
-        """Put averages in `.grad` for parameters that only other ranks used. Those that no rank used keep theirs, unless
-        their `.grad` is in torch's bucket.
+        """Put averages in `.grad` for parameters that only other ranks used. Those that no rank used keep theirs,
+        unless their `.grad` is in torch's bucket.
         """
         used = self.used_by
         assert used is not None
