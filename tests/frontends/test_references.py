@@ -38,6 +38,7 @@ def pending() -> torch.Tensor:
 def used(pending: torch.Tensor) -> Iterator[Used]:
     """List of what the watch has seen of `pending`."""
     seen: Used = []
+    references.stop_here(for_good=True)  # An earlier test's module may still have this thread watched.
     references.watch_here({references.storage_key(pending): ("update",), -1: ("another",)}, {}, {}, seen.append)
     yield seen
     references.stop_here()

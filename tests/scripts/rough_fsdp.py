@@ -23,7 +23,7 @@ from prophet_fsdp.order import ModuleOrder
 from prophet_fsdp.rounds import ShardRounds
 from prophet_fsdp.stages import Reduction
 from prophet_fsdp.wire import Goes, ShardTransfer, ShardWire
-from prophet_scheduler.frontends.torch.threads import OWN
+from prophet_scheduler.frontends.threads import OWN
 
 MOST_S = 0.002
 """Longest time by which a block is late."""

@@ -24,7 +24,6 @@ from typing import NoReturn, Protocol
 
 from prophet_scheduler.frontends.importlib_bootstrap import Execute, around_import
 from prophet_scheduler.frontends.notices import logger, speaks, warn_of_no_policy
-from prophet_scheduler.frontends.torch import threads as torch_threads
 
 SCHEDULER = "BYTEPS_SCHEDULER"
 FRAMEWORKS = {"byteps.torch": "torch", "byteps.mxnet": "mxnet"}
@@ -131,6 +130,5 @@ def _prepare(framework: str) -> ProcessAgent:
     return Agent.prepare(framework, os.environ)
 
 
-torch_threads.attend()
 for _name, _framework in FRAMEWORKS.items():
     around_import(_name, functools.partial(_run, _framework))

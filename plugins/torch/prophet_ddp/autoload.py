@@ -22,10 +22,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from prophet_scheduler.frontends import threads
 from prophet_scheduler.frontends.ending import end_last, raise_if_handlers
 from prophet_scheduler.frontends.importlib_bootstrap import around_import, passed_over
 from prophet_scheduler.frontends.notices import logger, speaks, warn_of_no_policy
-from prophet_scheduler.frontends.torch import threads
 
 MODULE = "torch.nn.parallel.distributed"
 

@@ -29,10 +29,10 @@ from prophet_ddp.arena import DdpArena
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
 from prophet_scheduler.core.cut import Borders
+from prophet_scheduler.frontends.threads import OWN
 from prophet_scheduler.frontends.torch.arena import ArenaBlock, Slot
 from prophet_scheduler.frontends.torch.recording import keep_thread_state, unrecorded
 from prophet_scheduler.frontends.torch.streams import Streams
-from prophet_scheduler.frontends.torch.threads import OWN
 
 Future = torch.futures.Future
 

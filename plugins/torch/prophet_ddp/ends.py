@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.rounds import ModuleRounds
 from prophet_scheduler.frontends.ending import fail_at_end, raise_if_handlers, say
+from prophet_scheduler.frontends.threads import OWN
 from prophet_scheduler.frontends.torch import guards as torch_guards
-from prophet_scheduler.frontends.torch.threads import OWN
 
 FAILED_PATIENCE_S = 5.0
 """Seconds without progress, once, after which a failing process stops serving ranks that may want its data."""

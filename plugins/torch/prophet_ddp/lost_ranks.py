@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
-from prophet_scheduler.frontends.torch.threads import OWN
+from prophet_scheduler.frontends.threads import OWN
 
 ANSWER_LIMIT_S = 1.0
 """Maximum wait for a store's answer after a loss, in seconds: the store's host may be what was lost."""

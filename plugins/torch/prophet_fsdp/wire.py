@@ -39,8 +39,8 @@ import torch
 from prophet_ddp.events import EventLog
 from prophet_fsdp.routes import routes_of
 from prophet_scheduler.forks import free_in_forks
+from prophet_scheduler.frontends.threads import OWN
 from prophet_scheduler.frontends.torch.recording import unrecorded
-from prophet_scheduler.frontends.torch.threads import OWN
 
 AT_ONCE = 4
 """Maximum number of blocks requested from another rank at a time: some travel while requests are on their way."""

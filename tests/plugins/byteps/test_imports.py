@@ -11,7 +11,7 @@ import pytest
 from support.programs import without_switches
 
 CASES = Path(__file__).with_name("import_cases.py")
-MOST_AT_START = 39
+MOST_AT_START = 40
 """Modules of the project, packages among them, in a process that has imported BytePS."""
 MOST_OF_THE_LIBRARY = 64
 """Modules of prophet_scheduler in a job that trains, to its end; beside them are those of the plugin."""
@@ -42,7 +42,7 @@ def test_unset_means_that_an_interpreter_starts_without_prophet() -> None:
 
 
 def test_set_means_that_it_starts_with_the_import_hook_alone() -> None:
-    front_end = {"ending", "importlib_bootstrap", "notices"}
+    front_end = {"ending", "importlib_bootstrap", "notices", "threads"}
     library = {"prophet_scheduler", "prophet_scheduler.frontends"} | {
         f"prophet_scheduler.frontends.{n}" for n in front_end
     }

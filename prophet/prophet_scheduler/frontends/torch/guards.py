@@ -36,10 +36,11 @@ import torch
 from torch import nn
 
 from prophet_scheduler.forks import free_in_forks, hold_over_fork
+from prophet_scheduler.frontends import threads
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import aliases as torch_aliases
-from prophet_scheduler.frontends.torch import compiled, program_state, references, threads, unseen
+from prophet_scheduler.frontends.torch import compiled, program_state, references, unseen
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.between import call_before, patch_parameters, patch_zero_grad
 from prophet_scheduler.frontends.torch.life import FORGET, UPDATE, Life, Sight, move

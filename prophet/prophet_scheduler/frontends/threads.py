@@ -1,6 +1,6 @@
 """Threads that did not call step() but may use parameters with pending updates: they are watched, too.
 
-Rule of this file: when to start watching a thread. references.py watches it. Nothing here imports torch.
+Rule of this file: when to start watching a thread. torch/references.py watches it. Nothing here imports torch.
 
 torch's function modes belong to one thread, and no other thread can set them. So each Python thread gets our mode when
 it starts. A thread from before gets it when it takes a task of an executor, runs a callback of asyncio's event loop, or
@@ -10,7 +10,7 @@ an earlier thread pool whose queue cannot be intercepted, all updates are made b
 
 Threads that Python neither starts nor wakes remain unseen: C++ threads, and earlier threads that poll a variable or
 wait for a lock or a SimpleQueue. So may the main thread be, but most programs use their model there in the end: while
-it is unseen, no update of another thread is late (guards.main_is_seen).
+it is unseen, no update of another thread is late (torch/guards.py).
 """
 
 from __future__ import annotations
