@@ -6,30 +6,31 @@ import averaging  # noqa: F401
 import torch
 import torch.distributed as dist
 from report import report
-from torch import nn
 from torch.distributed.fsdp import fully_shard
+from ways import classifier, sgd, train
 
 kept = {}
 
 
-def train():
+def trains():
     torch.manual_seed(1)
-    model = fully_shard(nn.Sequential(*(fully_shard(nn.Linear(64, 64)) for _ in range(4)), nn.Linear(64, 7)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model = classifier()
+    for module in (*model[::2], model):
+        fully_shard(module)
+    params = list(model.parameters())
+    optimizer = sgd(params)
     torch.manual_seed(100 + dist.get_rank())
     for _ in range(8):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(torch.randn(8, 64)), torch.randint(7, (8,))).backward()
-        optimizer.step()
-    kept.update(params=list(model.parameters()), states=optimizer.state)
+        train(model, optimizer)
+    kept.update(params=params, optimizer=optimizer)
 
 
 async def main():
-    await asyncio.to_thread(train)
+    await asyncio.to_thread(trains)
     params = kept["params"]
     seen = [float(param.detach().to_local().numpy().astype("float64").sum()) for param in params]
     seen += [param.grad.to_local().double().sum().item() for param in params]
-    seen += [state["momentum_buffer"].to_local().double().sum().item() for state in kept["states"].values()]
+    seen += [state["momentum_buffer"].to_local().double().sum().item() for state in kept["optimizer"].state.values()]
     report([param.full_tensor() for param in params], seen=seen)
 
 

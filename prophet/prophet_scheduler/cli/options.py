@@ -1,4 +1,4 @@
-"""What command lines have in common: numbers in options, and the exit status and one line for an error.
+"""Common parts of command lines: numbers in options, and the exit status and one line for an error.
 
 What belongs here: what is not about one command. core/units.py parses rates and times.
 """

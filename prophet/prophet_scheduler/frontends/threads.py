@@ -19,17 +19,25 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 OWN = "prophet-"
 """Name prefix of our own threads, which never wait for updates."""
 
 _watched: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-_begins: list[Callable[[], None]] = []
-_ends: list[Callable[[], None]] = []
-_wakes: list[Callable[[], None]] = []
-"""What `watch_all` has to call; empty before."""
 _main_waits = False
+
+
+class _Watch(NamedTuple):
+    """Functions to call in a thread that begins, in one that ends, and in one that may have learned of a step."""
+
+    begins: Callable[[], None]
+    ends: Callable[[], None]
+    wakes: Callable[[], None]
+
+
+_watch: _Watch | None = None
+"""The watch of all threads; None before `watch_all`."""
 
 
 def is_unwatched() -> bool:
@@ -56,13 +64,14 @@ def attend() -> None:
     def attended(thread: threading.Thread) -> None:
         if thread.name.startswith(OWN):
             return run(thread)
-        if _begins:
+        if _watch is not None:
             _watched.add(thread)
-        _call(_begins)
+            _watch.begins()
         try:
             return run(thread)
         finally:
-            _call(_ends)
+            if _watch is not None:
+                _watch.ends()
 
     threading.Thread._bootstrap_inner = attended  # type: ignore[attr-defined]
     for kind, name in ((threading.Condition, "wait"), (threading.Thread, "join")):
@@ -81,10 +90,9 @@ def watch_all(
     import concurrent.futures.thread
     from multiprocessing.pool import ThreadPool
 
+    global _watch
     attend()
-    _begins.append(begins)
-    _ends.append(ends)
-    _wakes.append(wakes)
+    _watch = _Watch(begins, ends, wakes)
 
     def hand_over(pool: Any) -> None:
         if not _watched.issuperset(pool._pool):
@@ -93,11 +101,6 @@ def watch_all(
     _before(ThreadPool, "_check_running", hand_over)
     _before(concurrent.futures.thread._WorkItem, "run", lambda *_: wakes())  # type: ignore[attr-defined]
     _before(asyncio.Handle, "_run", lambda *_: wakes())
-
-
-def _call(functions: list[Callable[[], None]]) -> None:
-    for function in functions:
-        function()
 
 
 def _before(kind: Any, name: str, first: Callable[..., None]) -> None:
@@ -125,7 +128,8 @@ def _attend_wait(kind: Any, name: str) -> None:
         try:
             return original(*args, **kwargs)
         finally:
-            _call(_wakes)
+            if _watch is not None:
+                _watch.wakes()
             if in_main:
                 _main_waits = before
 

@@ -171,6 +171,13 @@ class Slot:
                 lies = part.storage_offset(), part.size(), part.stride()
                 self._lies = None if storage is None else (StorageWeakRef(storage), lies)  # type: ignore[no-untyped-call]
 
+    def _seen_last(self) -> torch.Tensor | None:
+        """Return the gradient that was seen last, or another tensor in its memory if the program kept only that."""
+        if self.seen is None:
+            return None
+        grad = self.seen[0]()
+        return self.in_its_memory() if grad is None else grad
+
     def in_its_memory(self) -> torch.Tensor | None:
         """Return a tensor in the memory of the gradient that was seen last; None if nothing holds this memory."""
         if self._lies is None:
@@ -184,9 +191,7 @@ class Slot:
 
     def keep_memory(self) -> None:
         """Reuse the last gradient's memory if the program still holds it, as torch does in a bucket."""
-        last = self.seen[0]() if self.seen is not None else None
-        if last is None and self.seen is not None:
-            last = self.in_its_memory()
+        last = self._seen_last()
         grad = self.param.grad
         if last is None or grad is None or last is grad or grad.requires_grad or last.requires_grad:
             return
@@ -206,13 +211,11 @@ class Slot:
         """Return the staged gradient, wherever the program has put it, or another tensor in its memory if the program
         kept only that. Return None if the memory is gone, or the gradient was written to.
         """
-        if self.seen is None:
+        grad = self._seen_last()
+        if grad is None or self.seen is None:
             return None
         reference, version = self.seen
-        grad = reference()
-        if grad is None:
-            return self.in_its_memory()
-        return grad if version == self.version_of(grad) else None
+        return grad if reference() is not grad or version == self.version_of(grad) else None
 
     def ends(self) -> Iterator[Event]:
         """Return the ends of its blocks' last transfers, on an engine that marks them. Call this after arrival."""

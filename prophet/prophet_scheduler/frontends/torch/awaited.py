@@ -177,8 +177,8 @@ class AwaitedRounds(AverageSource):
                 "DistributedDataParallel alone"
             )
         elsewhere = self._forward_thread not in {None, threading.get_ident(), *_running}
-        elsewhere = elsewhere or not torch_guards.main_is_seen()
-        unseen = awaited if self._out_of_sight or elsewhere else [*lent, *graphs]
+        out_of_sight = self._out_of_sight or elsewhere or not torch_guards.main_is_seen()
+        unseen = awaited if out_of_sight else [*lent, *graphs]
         if mixed or unseen:
             self.settle([*mixed, *unseen])
         self._graphs = [slot for slot in graphs if slot.life.staged]

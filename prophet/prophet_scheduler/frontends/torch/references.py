@@ -216,20 +216,14 @@ def _running(func: Any) -> Any:
     """Return the function of torch that is running, if `func` has been put in its place. `func` has been called then,
     and what it does besides must not happen twice. Otherwise, return `func`.
     """
-    code = getattr(func, "__code__", None)
-    if isinstance(func, _IN_C) or _is_torchs(code):
+    if isinstance(func, _IN_C) or _is_of_torch(func):
         return func
     frame: Any = sys._getframe(2)  # the caller of look_at: call_seen has no frame
     if frame.f_code is handle_torch_function.__code__:
         running = frame.f_back.f_code
-        return func if running is code else _function_of(running) or func
+        return func if running is getattr(func, "__code__", None) else _function_of(running) or func
     name = next((name for name, value in vars(torch.Tensor).items() if value is func), "")
     return getattr(torch._C.TensorBase, name, func)
-
-
-@functools.cache
-def _is_torchs(code: types.CodeType | None) -> bool:
-    return code is not None and Path(code.co_filename).is_relative_to(_FOLDER)
 
 
 @functools.cache
@@ -250,8 +244,17 @@ def _overrides(kind: Any) -> bool:
     return getattr(function, "__func__", function) not in _INHERITED
 
 
-def _is_of_torch(code: Any) -> bool:
-    return str(code.__module__).partition(".")[0] == "torch"
+def _is_of_torch(what: Any) -> bool:
+    """Return True for a function of torch, or an object of a class of torch. A function of the program may have taken
+    over the name and module of one of torch's.
+    """
+    code = getattr(what, "__code__", None)
+    return _is_in_torchs_folder(code) if code is not None else str(what.__module__).partition(".")[0] == "torch"
+
+
+@functools.cache
+def _is_in_torchs_folder(code: types.CodeType) -> bool:
+    return Path(code.co_filename).is_relative_to(_FOLDER)
 
 
 def _tensors(values: Iterable[Any], whole: bool) -> list[torch.Tensor]:
