@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from prophet_scheduler.frontends.torch import references
+from prophet_scheduler.frontends.torch import between, references
 
 Used = list[tuple[Any, ...]]
 
@@ -275,6 +275,17 @@ def test_what_the_program_puts_in_place_of_a_function_runs_once(
     monkeypatch.setattr(owner, name, functools.wraps(original)(counted) if alike else counted)
     use(pending)
     assert calls == [name] and set(used) == {("update",)}
+
+
+def test_a_method_that_prophet_has_put_in_place_runs_no_code_of_the_program(
+    monkeypatch: pytest.MonkeyPatch, used: Used, pending: torch.Tensor
+) -> None:
+    monkeypatch.setattr(torch.Tensor, "numpy", torch.Tensor.numpy)  # Restores the method afterwards.
+    between.call_before(torch.Tensor, "numpy", lambda _tensor: None)
+    torch.ones(1).numpy()
+    assert not used
+    pending.numpy()
+    assert used == [("update",)]
 
 
 def in_torchs_own_mode() -> None:

@@ -222,7 +222,7 @@ def _running(func: Any) -> Any:
     if frame.f_code is handle_torch_function.__code__:
         running = frame.f_back.f_code
         return func if running is getattr(func, "__code__", None) else _function_of(running) or func
-    name = next((name for name, value in vars(torch.Tensor).items() if value is func), "")
+    name = next((name for name in vars(torch.Tensor) if getattr(torch.Tensor, name) is func), "")
     return getattr(torch._C.TensorBase, name, func)
 
 
@@ -245,11 +245,13 @@ def _overrides(kind: Any) -> bool:
 
 
 def _is_of_torch(what: Any) -> bool:
-    """Return True for a function of torch, or an object of a class of torch. A function of the program may have taken
-    over the name and module of one of torch's.
+    """Return True for a function of torch, or an object of a class of torch. A function of the program may bear the
+    module of one of torch's that it wraps, and one of torch's may wrap the program's and bear its module.
     """
+    if str(what.__module__).partition(".")[0] != "torch":
+        return False
     code = getattr(what, "__code__", None)
-    return _is_in_torchs_folder(code) if code is not None else str(what.__module__).partition(".")[0] == "torch"
+    return code is None or _is_in_torchs_folder(code)
 
 
 @functools.cache
