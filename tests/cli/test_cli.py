@@ -144,8 +144,8 @@ WITHOUT = [row for row in TASKS if row[3] != 2 or row[5] == ADD]
 @pytest.mark.parametrize(
     ("rows", "status", "line"),
     [
-        ([(2.0, 5, 8, 0, 0, ADD, 0), (2.0, 5, 8, 0, 0, START, 0)], 0, "1 decisions under 0 plans, all the same"),
-        ([(2.0, 5, 8, 0, 0, START, 0)], 1, "1 decisions under 0 plans, 1 different"),
+        ([(2.0, 5, 8, 0, 0, ADD, 0), (2.0, 5, 8, 0, 0, START, 0)], 0, "1 decision under 0 plans, all the same"),
+        ([(2.0, 5, 8, 0, 0, START, 0)], 1, "1 decision under 0 plans, 1 different"),
         ([*TASKS, EMPTY], 0, "8 decisions under 0 plans, all the same"),
         (WITHOUT, 1, "3 decisions under 0 plans, 1 different"),
         ([*WITHOUT, EMPTY], 1, "3 decisions under 0 plans, 1 different"),  # what follows a difference is not checked

@@ -102,7 +102,7 @@ def test_another_order_is_named_with_its_event() -> None:
     (difference,) = result.differences
     assert (difference.index, difference.recorded, difference.decided) == (3, Task(7, 0, 10), Task(3, 0, 10))
     assert story(result) == [
-        "1 decisions under 1 plan, 1 different",
+        "1 decision under 1 plan, 1 different",
         "event 3 at 1.500000 s: the push of gradient 7, partition 0 started, but the queue would start gradient 3, "
         "partition 0",
         "events 4 to 5: 1 decisions not checked, after a difference",

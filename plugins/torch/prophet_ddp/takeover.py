@@ -81,7 +81,7 @@ def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
     speaks(group.rank() == 0)
     label = _label_of(ddp)
     try:
-        why = _refusal(ddp, told, group, label, synced)
+        why = _replace_everywhere(ddp, told, group, label, synced)
     except LostRank as error:
         why = str(error)
     if why:
@@ -90,8 +90,8 @@ def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
         _give_back(ddp)
 
 
-def _refusal(ddp: Any, told: Settings, group: dist.ProcessGroup, label: str, synced: bool) -> str:
-    """Take the reducer's place, if all ranks can. Returns why not, which is alike on all ranks. Raises LostRank."""
+def _replace_everywhere(ddp: Any, told: Settings, group: dist.ProcessGroup, label: str, synced: bool) -> str:
+    """Replace the reducer, if all ranks can. Return why not, the same on all ranks; empty if done. Raises LostRank."""
     try:
         if dist.get_rank() == 0:
             warn_of_unknown_variables(os.environ)

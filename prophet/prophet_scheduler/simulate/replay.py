@@ -236,15 +236,16 @@ class _Replayer:
 def story(result: Replay) -> list[str]:
     """Return the result as lines of text: the decisions, the differences, and the unchecked parts."""
     count = len(result.differences)
-    plans = f"under {result.plans} plan{'' if result.plans == 1 else 's'}"
-    if count == 0:
-        same = "all the same" if result.same else "none that could be checked"
-        lines = [f"{result.decisions:,} decisions {plans}, {same}"]
-    else:
-        lines = [f"{result.decisions:,} decisions {plans}, {count:,} different"]
+    same = "all the same" if result.same else "none that could be checked"
+    what = f"{_number(result.decisions, 'decision')} under {_number(result.plans, 'plan')}"
+    lines = [f"{what}, {f'{count:,} different' if count else same}"]
     lines += [_difference_line(difference) for difference in result.differences]
     lines += [_unchecked_line(piece) for piece in result.unchecked]
     return lines
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _difference_line(difference: Difference) -> str:
