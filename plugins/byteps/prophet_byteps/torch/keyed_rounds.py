@@ -220,6 +220,9 @@ class KeyedWire(AverageSource):
         assert self._keyed.arena is not None
         return self._keyed.arena.arrived(slot)
 
+    def may_forget(self, slot: Slot) -> bool:
+        return self.arrived(slot)  # BytePS keeps a block's memory until its handle is given back.
+
     def wait_activity(self, limit_s: float) -> None:
         # Limited, since a wake-up may be missed.
         self._engine.wait_activity(min(limit_s, WAIT_LIMIT_S))

@@ -75,6 +75,10 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
     def before_compilation(self) -> None:
         self._keyed.give_up_trace(COMPILED)
 
+    def dropped(self) -> None:
+        self._leave()
+        super().dropped()
+
     def restart(self) -> None:
         """Forget rounds after a suspend, when nothing is in flight."""
         with self._lock:
@@ -129,7 +133,8 @@ def average(ddp: Any, engine: Engine, fusion: bool, half: torch.dtype | None) ->
     named = [(name, param) for name, param in ddp.module.named_parameters() if param.requires_grad]
     for _, param in named:
         param.grad = torch.zeros_like(param)  # as BytePS leaves them
-    _rounds[ddp] = KeyedModuleRounds(named, engine, fusion, half, syncs)
+    _rounds[ddp] = rounds = KeyedModuleRounds(named, engine, fusion, half, syncs)
+    weakref.finalize(ddp, rounds.dropped).atexit = False
 
 
 def rounds_of(ddp: Any) -> KeyedModuleRounds | None:

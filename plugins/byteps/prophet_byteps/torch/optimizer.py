@@ -6,6 +6,7 @@ Rule of this file: how this object differs from the class it extends. front_end.
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, SupportsIndex, cast
 
@@ -41,6 +42,7 @@ def wrap(
     chosen = [(name, trainable.pop(id(param))) for name, param in named if id(param) in trainable]
     rounds = OptimizerRounds(wrapped, user_class, chosen, list(trainable.values()), engine, passes, fusion, half)
     begin(wrapped, rounds)
+    weakref.finalize(wrapped, rounds.dropped).atexit = False
     return wrapped  # type: ignore[no-any-return]
 
 

@@ -63,7 +63,7 @@ class OptimizerRounds(Updates, KeyedWire):
             self.keep_barrier()
         for slot in self._order:
             slot.watched.memory.note(slot.param)
-            slot.attend()
+        self._ready_hooks = [slot.attend()[1] for slot in self._order]
 
     # Called by the optimizer's methods.
 
@@ -131,6 +131,16 @@ class OptimizerRounds(Updates, KeyedWire):
     def before_compilation(self) -> None:
         """Give up the trace, whose hooks are on modules. All other hooks are on parameters and may stay."""
         self._keyed.give_up_trace(COMPILED)
+
+    def dropped(self) -> None:
+        """Handle an optimizer that the program has dropped, without waiting: send no more of its gradients, and let the
+        program drop the parameters.
+        """
+        for hook in self._ready_hooks:
+            hook.remove()
+        for slot in self._order:
+            slot.path = None
+        torch_guards.may_go(self._order)
 
     def set_passes(self, passes: int) -> None:
         self.passes = passes

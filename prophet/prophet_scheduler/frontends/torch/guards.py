@@ -141,7 +141,8 @@ def forget_dropped() -> None:
         for slot in dropped:
             parts = references.parts_of(slot.param)
             held = any(torch_aliases.is_held(part, ours[references.storage_key(part)]) for part in parts)
-            if held or slot.sent() is not None or (slot.life.pending and slot.owner.state_is_held(slot)):
+            held |= slot.sent() is not None or (slot.life.pending and slot.owner.state_is_held(slot))
+            if held or not slot.rounds.may_forget(slot):
                 _some_dropped = True  # It may become free later.
             else:
                 lost.setdefault(slot.owner if slot.life.pending else slot.rounds, []).append(slot)

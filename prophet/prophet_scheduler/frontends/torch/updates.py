@@ -64,6 +64,10 @@ class AverageSource:
         """Return True if the average has arrived and no stream would have to wait for it either."""
         return self.arrived(slot)
 
+    def may_forget(self, slot: Slot) -> bool:
+        """Return True if no update of an unreachable parameter need wait for this round's average."""
+        return True
+
     def wait_activity(self, limit_s: float) -> None:
         """Wait until something has arrived, for at most `limit_s` seconds.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -294,3 +295,21 @@ def test_after_a_suspend_rounds_begin_anew(network: Any) -> None:
     network.resume()
     twins.train(first=3, steps=3)
     assert twins.alike()
+
+
+def test_a_module_that_is_gone_with_averages_to_come_leaves_nothing_once_they_are_back(network: Any) -> None:
+    gc.collect()
+    before = len(torch_guards._watched)
+    truth, plain, model, optimizer = pair(network)
+    train(model, optimizer, 0, STEPS + 1)
+    del truth, plain, model, optimizer
+    torch_guards.forget_dropped()
+    assert network.flying
+    assert torch_guards._kept, "BytePS still writes to this memory"
+    while network.flying:
+        network.deliver()
+    torch_guards.forget_dropped()
+    gc.collect()
+    assert not torch_guards._kept
+    assert len(torch_guards._watched) == before
+    assert not network.done, "a handle was not given back"

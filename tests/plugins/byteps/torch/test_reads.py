@@ -27,6 +27,7 @@ from support.torch_network import (
     train,
     twins_of,
     weight_of,
+    wrap,
 )
 
 
@@ -217,6 +218,33 @@ def test_a_model_that_is_gone_leaves_nothing(network: Network) -> None:
     del truth, plain, model, optimizer
     gc.collect()
     assert len(torch_guards._watched) == before
+
+
+def test_a_model_that_is_gone_with_updates_to_come_leaves_nothing_once_they_are_back(network: Network) -> None:
+    gc.collect()
+    before = len(torch_guards._watched)
+    truth, plain, model, optimizer = pair(network)
+    train(model, optimizer, 2, 1)
+    del truth, plain, model, optimizer
+    torch_guards.forget_dropped()
+    assert network.flying
+    assert torch_guards._kept, "BytePS still writes to this memory"
+    while network.flying:
+        network.deliver()
+    torch_guards.forget_dropped()
+    gc.collect()
+    assert not torch_guards._kept
+    assert len(torch_guards._watched) == before
+    assert not network.done, "a handle was not given back"
+
+
+def test_a_dropped_optimizer_leaves_the_model_to_the_next_one(network: Network) -> None:
+    truth, plain, model, optimizer = pair(network)
+    plain = Plain(torch.optim.SGD(truth.parameters(), 0.2))
+    optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), 0.2))
+    train(truth, plain, 2, 3)
+    train(model, optimizer, 2, 3)
+    assert same_model(model, truth)
 
 
 def test_a_copied_optimizer_is_a_plain_one(network: Network) -> None:

@@ -165,7 +165,7 @@ def test_a_frozen_or_added_parameter_is_updated_by_its_own_gradient(
 
 def test_sparse_gradients_are_refused_by_name(network: Network) -> None:
     model = nn.Sequential(nn.Embedding(5, 3, sparse=True))
-    wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
+    _optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
     model.zero_grad()  # before, it would be added to the zeros that BytePS begins with
     with pytest.raises(ValueError, match="is sparse"):
         model(torch.tensor([1, 2])).sum().backward()
