@@ -1,5 +1,7 @@
 """Gradients that the script keeps, looks at by other means, clears late or changes in hooks."""
 
+import contextlib
+
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -143,6 +145,42 @@ def memory_of_buckets(ddp, optimizer):
             kept = [weight.numpy(), bias.detach(), *(grad.data for grad in others)]
             del weight, bias, others
     return sums
+
+
+def of_first_buckets(ddp, optimizer):
+    """Gradients, and arrays in their memory, from before torch rebuilds its buckets, which moves the gradients."""
+    sums, kept = [], []
+    for iteration in range(8):
+        optimizer.zero_grad(set_to_none=False)
+        with ddp.no_sync() if iteration == 2 else contextlib.nullcontext():
+            backward(ddp)
+        if iteration == 2:
+            backward(ddp)
+        if iteration == 0:
+            kept = [p.grad.numpy() if place % 2 else p.grad for place, p in enumerate(ddp.parameters())]
+        sums.append([float(each.sum()) for each in kept])
+        optimizer.step()
+    return sums
+
+
+way(gradient_as_bucket_view=True)(of_first_buckets)
+
+
+@way(gradient_as_bucket_view=True, static_graph=True)
+def of_first_buckets_static(ddp, optimizer):
+    return of_first_buckets(ddp, optimizer)
+
+
+@way(static_graph=True)
+def taken_by_a_hook(ddp, optimizer):
+    """In a static graph, the parameter gets zeros."""
+    grads = []
+    for iteration in range(6):
+        if iteration == 3:
+            ddp.module[0].bias.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
+        train(ddp, optimizer)
+        grads.append([p.grad.sum().item() for p in ddp.parameters()])
+    return grads
 
 
 run_ddp()

@@ -330,9 +330,10 @@ class ModuleRounds(AwaitedRounds):
     def static_backward_ends(self) -> None:
         """Learn the counts from the first backward pass of a static graph; every later pass has the same."""
         with self._lock, references.blind():
-            if self.uses.counting and self.uses.expected:
-                self.uses.know_counts()
-                self._stage_all(self._slots)
+            if not self.uses.expected:
+                raise self._error(texts.FIRST_UNSYNCED)
+            self.uses.know_counts()
+            self._stage_all(self._slots)
 
     # Outgoing gradients.
 
@@ -344,7 +345,8 @@ class ModuleRounds(AwaitedRounds):
         if self.turns is not None and self.resting:
             self.turns.came = True
             if self.turns.expects:
-                self._in_place(slot)
+                if self.terms.in_place:
+                    slot.keep_memory()
                 slot.see(slot.param.grad)
             return
         grad = slot.param.grad
@@ -359,7 +361,8 @@ class ModuleRounds(AwaitedRounds):
                 self.uses.has_part(slot)
             if not self.uses.expected:
                 return  # within no_sync(), or in a pass without a forward of the module
-            self._in_place(slot)
+            if self.terms.in_place:
+                slot.keep_memory()
             if self.logger.times is not None and not self.uses.counting:
                 self.logger.times.gradient_ready(slot)
             due, over = self.uses.comes(slot)
@@ -367,11 +370,6 @@ class ModuleRounds(AwaitedRounds):
             if over:
                 twice = texts.marked_twice(self.registered.index(slot), slot.name)
                 raise self._error(texts.CHANGED_USE if self.uses.counted else twice)
-
-    def _in_place(self, slot: Slot) -> None:
-        moved = self.pace.ended == 1 and not self.uses.found  # torch rebuilds its buckets after the first round.
-        if self.terms.in_place and not moved:
-            slot.keep_memory()
 
     def _close(self) -> None:
         self.uses.expected, self.pace.closed = False, True
@@ -392,7 +390,10 @@ class ModuleRounds(AwaitedRounds):
             self._wait_activity()
         if self._first_came is not None:
             self._first_came.append(slot)
-        self._left(slot, self._arena.stage(slot, PROMISE if self.uses.leaves(slot) else STAGE))
+        leaves = self.uses.leaves(slot)
+        if leaves and not self.uses.told and slot.param.grad is None:
+            raise self._error(texts.UNDEFINED)
+        self._left(slot, self._arena.stage(slot, PROMISE if leaves else STAGE))
         self.pace.staged += 1
         if self.pace.staged == len(self._slots):
             self._end()
@@ -510,9 +511,8 @@ class ModuleRounds(AwaitedRounds):
         training.iteration_ended(self.number, now)
         # As in torch, one more gradient is an error until this backward pass ends; later ones stay local to this rank.
         torch._C._ImperativeEngine().queue_callback(self._close)  # It waits for nothing (reducer.py).
-        self.uses.round_ends()
-        if self.uses.by_known is not None:
-            self.channel.issuer.ready(self.uses.by_known)
+        for operation in self.uses.round_ends():
+            self.channel.issuer.ready(operation)
         self.channel.issuer.append(self.channel.control.round_ends(took_s))
         self._arena.next_round()
 
