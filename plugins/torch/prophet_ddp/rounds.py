@@ -361,8 +361,6 @@ class ModuleRounds(AwaitedRounds):
                 self.uses.has_part(slot)
             if not self.uses.expected:
                 return  # within no_sync(), or in a pass without a forward of the module
-            if self.terms.in_place:
-                slot.keep_memory()
             if self.logger.times is not None and not self.uses.counting:
                 self.logger.times.gradient_ready(slot)
             due, over = self.uses.comes(slot)
@@ -390,6 +388,8 @@ class ModuleRounds(AwaitedRounds):
             self._wait_activity()
         if self._first_came is not None:
             self._first_came.append(slot)
+        if self.terms.in_place:
+            slot.keep_memory()
         leaves = self.uses.leaves(slot)
         if leaves and not self.uses.told and slot.param.grad is None:
             raise self._error(texts.UNDEFINED)
@@ -519,16 +519,16 @@ class ModuleRounds(AwaitedRounds):
     # Incoming averages.
 
     def _settle_unused(self) -> None:
-        """Put averages in `.grad` for parameters that only other ranks used. Those that no rank used keep theirs,
-        unless their `.grad` is in torch's bucket.
-        """
+        """Put averages in `.grad` for parameters that only other ranks used, and in any memory of torch's bucket."""
         used = self.used_by
         assert used is not None
         with self._lock, references.blind(), torch.no_grad():
             for slot in self.uses.without:
-                if int(used[slot.place]) or (self.terms.in_place and slot.param.grad is not None):
+                held = (slot.seen_last(), slot.param.grad) if self.terms.in_place else ()
+                memory = next((each for each in held if each is not None), None)
+                if memory is not None or int(used[slot.place]):
                     self._wait_for(slot)
-                    slot.put_in_grad()
+                    slot.put_in_grad(memory, bool(used[slot.place]))
             self.uses.without = []
 
     def norms(self, slots: Sequence[Slot], order: float) -> torch.Tensor | None:

@@ -303,9 +303,7 @@ class AwaitedRounds(AverageSource):
         self.flush()
         with references.at_work(), torch.no_grad():
             for slot in self._slots:
-                if slot.param.grad is not None:
-                    slot.param.grad = slot.param.grad.clone()
-                slot.see(slot.param.grad)
+                slot.move()
 
     def abandon(self) -> bool:
         """Give up after the loss of a peer: failed modules keep their parameters and gradients as they are, and nothing
