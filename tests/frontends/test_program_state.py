@@ -286,6 +286,8 @@ def test_the_watch_is_where_it_was_after_an_update_under_a_default_device(job: J
     default_device(job.use)
     assert not references.watching_here()
     assert torch.overrides._get_current_function_mode_stack() == []
+    default_device(lambda: job.late(torch.ones(1, 2, device="cpu")).sum().backward())  # The device is aside then.
+    assert references.watching_here()
 
 
 def test_an_update_pays_nothing_for_the_watch_that_it_ends(job: Job) -> None:

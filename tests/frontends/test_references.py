@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import io
 import sys
 import traceback
@@ -19,7 +20,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function_unary
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode_stack,
+    handle_torch_function,
+    has_torch_function_unary,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -273,7 +279,9 @@ def test_what_the_program_puts_in_place_of_a_function_runs_once(
         return original(*args, **kwargs)
 
     monkeypatch.setattr(owner, name, functools.wraps(original)(counted) if alike else counted)
+    gc.freeze()  # as a program does before it forks
     use(pending)
+    gc.unfreeze()
     assert calls == [name] and set(used) == {("update",)}
 
 
@@ -381,6 +389,14 @@ def test_a_gradient_is_looked_at_under_a_lock_which_is_free_after_an_error(
     with pytest.raises(RuntimeError, match="assign a gradient"):
         FAIL["an attribute"]()
     assert not owned()
+
+
+def test_a_watch_that_begins_under_a_device_of_the_program_outlasts_it(used: Used, pending: torch.Tensor) -> None:
+    references.stop_here()
+    with torch.device("meta"):
+        references.watch_here({references.storage_key(pending): ("update",)}, {}, {}, used.append)
+    assert torch.ones(1).is_cpu
+    assert references.watching_here() and len(_get_current_function_mode_stack()) == 1
 
 
 def faked(tensor: torch.Tensor) -> torch.Size:

@@ -1,8 +1,11 @@
 """Gradients that the script keeps, looks at by other means, clears late or changes in hooks."""
 
+import contextlib
+
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import nn
 from ways import adam, backward, batch, classifier, loss_of, run_ddp, train, way
 
 
@@ -143,6 +146,79 @@ def memory_of_buckets(ddp, optimizer):
             kept = [weight.numpy(), bias.detach(), *(grad.data for grad in others)]
             del weight, bias, others
     return sums
+
+
+def of_first_buckets(ddp, optimizer):
+    """Gradients, and arrays in their memory, from before torch rebuilds its buckets, which moves the gradients."""
+    sums, kept = [], []
+    for iteration in range(8):
+        optimizer.zero_grad(set_to_none=False)
+        with ddp.no_sync() if iteration == 2 else contextlib.nullcontext():
+            backward(ddp)
+        if iteration == 2:
+            backward(ddp)
+        if iteration == 0:
+            kept = [p.grad.numpy() if place % 2 else p.grad for place, p in enumerate(ddp.parameters())]
+        sums.append([float(each.sum()) for each in kept])
+        optimizer.step()
+    return sums
+
+
+way(gradient_as_bucket_view=True)(of_first_buckets)
+
+
+@way(gradient_as_bucket_view=True, static_graph=True)
+def of_first_buckets_static(ddp, optimizer):
+    return of_first_buckets(ddp, optimizer)
+
+
+class Parts(nn.Module):
+    """Layers, of which a pass uses one."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers, self.used = nn.ModuleList(nn.Linear(32, 10) for _ in range(3)), 0
+
+    def forward(self, inputs):
+        return self.layers[self.used](inputs)
+
+
+def of_unused(ddp, optimizer):
+    """The memory of gradients of which ranks have different ones, some only within no_sync()."""
+    rank, sums, kept = dist.get_rank(), [], []
+    for iteration in range(12):
+        optimizer.zero_grad()
+        if iteration % 4 == 3:
+            ddp.module.used = 2
+            with ddp.no_sync():
+                backward(ddp)
+        ddp.module.used = rank if ddp.static_graph else iteration * (1 + rank) % 3
+        backward(ddp)
+        if iteration in {1, 4}:
+            kept += [p.grad for p in ddp.parameters() if p.grad is not None]
+        sums.append([each.sum().item() for each in kept])
+        optimizer.step()
+    return sums
+
+
+way(Parts, gradient_as_bucket_view=True, find_unused_parameters=True)(of_unused)
+
+
+@way(Parts, gradient_as_bucket_view=True, static_graph=True)
+def of_unused_static(ddp, optimizer):
+    return of_unused(ddp, optimizer)
+
+
+@way(static_graph=True)
+def taken_by_a_hook(ddp, optimizer):
+    """In a static graph, the parameter gets zeros."""
+    grads = []
+    for iteration in range(6):
+        if iteration == 3:
+            ddp.module[0].bias.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
+        train(ddp, optimizer)
+        grads.append([p.grad.sum().item() for p in ddp.parameters()])
+    return grads
 
 
 run_ddp()

@@ -93,6 +93,33 @@ def second_gradient():
         return str(error)[:40]
 
 
+def cleared():
+    """Gradients of an accumulation are cleared before a pass without a use of theirs."""
+    torch.manual_seed(1)
+    ddp = DistributedDataParallel(Net(), find_unused_parameters=True)
+    torch.manual_seed(100 + rank)
+    with ddp.no_sync():
+        ddp(torch.randn(4, 8)).square().mean().backward()
+    ddp.zero_grad()
+    ddp.module.uses = 0
+    try:
+        ddp(torch.randn(4, 8)).square().mean().backward()
+    except RuntimeError as error:
+        return str(error)
+
+
+def first_unsynced():
+    """The first backward pass of a static graph is within no_sync()."""
+    torch.manual_seed(1)
+    ddp = DistributedDataParallel(Net(), static_graph=True)
+    torch.manual_seed(100 + rank)
+    try:
+        with ddp.no_sync():
+            ddp(torch.randn(4, 8)).square().mean().backward()
+    except RuntimeError as error:
+        return str(error)[:45]
+
+
 def made():
     torch.manual_seed(1)
     ddp = DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)))
@@ -167,5 +194,6 @@ for way in (load, nn.Module.double, swap, swap_in_accumulation):
     train(ddp, optimizer)
     models.append(ddp)
 said += [until_refused(0, 1), until_refused(1, 0), until_refused(1, 1), until_refused(2, 2), second_gradient()]
+said += [cleared(), first_unsynced()]
 report(models, said=said)
 dist.destroy_process_group()

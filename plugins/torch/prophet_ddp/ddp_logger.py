@@ -164,13 +164,15 @@ class DdpLogger(c10d.Logger):
                 self.graph_static = False
                 self._ints |= {"can_set_static_graph": 0, "iteration": self.iteration}
 
-    def buckets_may_change(self) -> None:
-        """Fix the order of the buckets after the first iteration that has one. torch would rebuild its buckets here."""
-        ended = self._ended
-        if self._order is None and not self._rounds.uses.found and ended is not None and ended.backward_end:
+    def buckets_change(self) -> bool:
+        """Return True where torch would rebuild its buckets: after the first iteration that has an order for them."""
+        ended = next((each for each in (self.times, self._ended) if each is not None and each.backward_end), None)
+        if self._order is None and not self._rounds.uses.found and ended is not None:
             came = [self._places[slot] for slot, _ in ended.ready]
             if came:
                 self._order = list(dict.fromkeys([*came, *self._places.values()]))
+                return True
+        return False
 
     # How entries are computed.
 

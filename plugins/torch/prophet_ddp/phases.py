@@ -128,7 +128,8 @@ class OwnNorms:
         self._issuer = issuer
         self._rank, self._ranks = rank, ranks
         self._slots = len(slots)
-        self._own = [slot for slot, owner in zip(slots, owners, strict=True) if owner == rank]
+        # By slot, the gradient, which is still summed once the program has dropped the module.
+        self._own = {slot: slot.view for slot, owner in zip(slots, owners, strict=True) if owner == rank}
         self._lock = free_in_forks(threading.Lock())
         self._left: dict[Slot, int] = {}
         """Number of blocks still to be reduced, for each gradient that this rank owns."""
@@ -157,7 +158,7 @@ class OwnNorms:
                 self._left[slot] -= 1
             summed = [slot for slot in own if not self._left[slot]]
         for slot in summed:
-            self._norms[slot.place] = norm_of(slot.view, self._order)
+            self._norms[slot.place] = norm_of(self._own[slot], self._order)
         with self._lock:
             self._without_norm -= len(summed)
             all_known = bool(summed) and not self._without_norm

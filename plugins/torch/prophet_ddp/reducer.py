@@ -74,9 +74,10 @@ class LateReducer:
         self.rounds.static_backward_ends()
 
     def _rebuild_buckets(self) -> bool:
-        """Check that the last round has ended, as torch's reducer does here. There are no buckets to rebuild."""
+        """Check that the last round has ended, as torch's reducer does here, and move gradients as it does once."""
         self.rounds.check_finished()
-        self._logger.buckets_may_change()
+        if self._logger.buckets_change() and self.rounds.terms.in_place:
+            self.rounds.move_gradients()
         return False
 
     def _set_static_graph(self) -> None:

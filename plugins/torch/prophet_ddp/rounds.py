@@ -330,9 +330,10 @@ class ModuleRounds(AwaitedRounds):
     def static_backward_ends(self) -> None:
         """Learn the counts from the first backward pass of a static graph; every later pass has the same."""
         with self._lock, references.blind():
-            if self.uses.counting and self.uses.expected:
-                self.uses.know_counts()
-                self._stage_all(self._slots)
+            if not self.uses.expected:
+                raise self._error(texts.FIRST_UNSYNCED)
+            self.uses.know_counts()
+            self._stage_all(self._slots)
 
     # Outgoing gradients.
 
@@ -344,7 +345,8 @@ class ModuleRounds(AwaitedRounds):
         if self.turns is not None and self.resting:
             self.turns.came = True
             if self.turns.expects:
-                self._in_place(slot)
+                if self.terms.in_place:
+                    slot.keep_memory()
                 slot.see(slot.param.grad)
             return
         grad = slot.param.grad
@@ -359,7 +361,6 @@ class ModuleRounds(AwaitedRounds):
                 self.uses.has_part(slot)
             if not self.uses.expected:
                 return  # within no_sync(), or in a pass without a forward of the module
-            self._in_place(slot)
             if self.logger.times is not None and not self.uses.counting:
                 self.logger.times.gradient_ready(slot)
             due, over = self.uses.comes(slot)
@@ -367,11 +368,6 @@ class ModuleRounds(AwaitedRounds):
             if over:
                 twice = texts.marked_twice(self.registered.index(slot), slot.name)
                 raise self._error(texts.CHANGED_USE if self.uses.counted else twice)
-
-    def _in_place(self, slot: Slot) -> None:
-        moved = self.pace.ended == 1 and not self.uses.found  # torch rebuilds its buckets after the first round.
-        if self.terms.in_place and not moved:
-            slot.keep_memory()
 
     def _close(self) -> None:
         self.uses.expected, self.pace.closed = False, True
@@ -392,7 +388,12 @@ class ModuleRounds(AwaitedRounds):
             self._wait_activity()
         if self._first_came is not None:
             self._first_came.append(slot)
-        self._left(slot, self._arena.stage(slot, PROMISE if self.uses.leaves(slot) else STAGE))
+        if self.terms.in_place:
+            slot.keep_memory()
+        leaves = self.uses.leaves(slot)
+        if leaves and not self.uses.told and slot.param.grad is None:
+            raise self._error(texts.UNDEFINED)
+        self._left(slot, self._arena.stage(slot, PROMISE if leaves else STAGE))
         self.pace.staged += 1
         if self.pace.staged == len(self._slots):
             self._end()
@@ -510,25 +511,24 @@ class ModuleRounds(AwaitedRounds):
         training.iteration_ended(self.number, now)
         # As in torch, one more gradient is an error until this backward pass ends; later ones stay local to this rank.
         torch._C._ImperativeEngine().queue_callback(self._close)  # It waits for nothing (reducer.py).
-        self.uses.round_ends()
-        if self.uses.by_known is not None:
-            self.channel.issuer.ready(self.uses.by_known)
+        for operation in self.uses.round_ends():
+            self.channel.issuer.ready(operation)
         self.channel.issuer.append(self.channel.control.round_ends(took_s))
         self._arena.next_round()
 
     # Incoming averages.
 
     def _settle_unused(self) -> None:
-        """Put averages in `.grad` for parameters that only other ranks used. Those that no rank used keep theirs,
-        unless their `.grad` is in torch's bucket.
-        """
+        """Put averages in `.grad` for parameters that only other ranks used, and in any memory of torch's bucket."""
         used = self.used_by
         assert used is not None
         with self._lock, references.blind(), torch.no_grad():
             for slot in self.uses.without:
-                if int(used[slot.place]) or (self.terms.in_place and slot.param.grad is not None):
+                held = (slot.seen_last(), slot.param.grad) if self.terms.in_place else ()
+                memory = next((each for each in held if each is not None), None)
+                if memory is not None or int(used[slot.place]):
                     self._wait_for(slot)
-                    slot.put_in_grad()
+                    slot.put_in_grad(memory, bool(used[slot.place]))
             self.uses.without = []
 
     def norms(self, slots: Sequence[Slot], order: float) -> torch.Tensor | None:

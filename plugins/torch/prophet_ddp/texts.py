@@ -49,6 +49,13 @@ TWICE = (
 STATIC_LATE = (
     "set_static_graph() should be called before training loop starts and after DistributedDataParallel is constructed."
 )
+UNDEFINED = (
+    "Encountered gradient which is undefined, but still allreduced by DDP reducer. This indicates a bug in DDP "
+    "implementation, please report a bug with a repro to PyTorch."
+)
+FIRST_UNSYNCED = (
+    "expect_autograd_hooks_ INTERNAL ASSERT FAILED: the first backward pass of a static graph is within no_sync()"
+)
 NONE_UNUSED = (
     "find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters in the "
     "forward pass. This flag results in an extra traversal of the autograd graph every iteration,  which can adversely "

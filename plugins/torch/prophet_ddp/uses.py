@@ -39,11 +39,13 @@ class Uses:
         self._unused: list[Slot] = []
         """Slots that get no gradient in this backward pass, until they are staged with the first one that does."""
         self._with_part: set[Slot] = set()
-        """Slots that have had a gradient since the last round ended, even within no_sync()."""
+        """Slots that have had a gradient since the last round ended, even within no_sync(); in a static graph, up to
+        the end of the first."""
         self.without: list[Slot] = []
         """Slots without a gradient in this round; other ranks may have had one for them."""
         self.by: torch.Tensor | None = None
-        """Number of ranks that used each parameter in the last round, int32 [parameters], once `by_known` has ended."""
+        """Number of ranks that used each parameter in the last round, or in the first of a static graph, int32
+        [parameters], once `by_known` has ended."""
         self.by_known: JointOperation | None = None
 
     @property
@@ -63,6 +65,11 @@ class Uses:
         """True until it is known how many gradients each parameter of a static graph gets."""
         return self.counted and self._counts is None
 
+    @property
+    def told(self) -> bool:
+        """True unless ranks will learn at the end of the open round who used which parameters."""
+        return self.by_known is None or self.by_known.ready
+
     def forward_ends(self, outputs: Sequence[torch.Tensor]) -> Sequence[Slot]:
         """Expect gradients. Return the slots that get none."""
         self.expected = True
@@ -75,7 +82,8 @@ class Uses:
 
     def has_part(self, slot: Slot) -> None:
         """Record that the parameter has a part in the open round, or in the next one."""
-        self._with_part.add(slot)
+        if self._counts is None:
+            self._with_part.add(slot)
 
     def comes(self, slot: Slot) -> tuple[Sequence[Slot], bool]:
         """Count a gradient. Return the slots that are due now, and True if this gradient is one too many."""
@@ -98,7 +106,7 @@ class Uses:
     def round_begins(self, all_reduce: Callable[[torch.Tensor], Any]) -> list[JointOperation]:
         """Return the operations through which ranks learn who used which parameters."""
         self.without = []
-        if not self.vary:
+        if not self.vary or (self.counted and self.by_known is not None):
             return []
         by = self.by = torch.zeros(len(self.slots), dtype=torch.int32, device="cpu")
         self.by_known = JointOperation(lambda: all_reduce(by))
@@ -106,14 +114,17 @@ class Uses:
 
     def leaves(self, slot: Slot) -> bool:
         """Record that the slot's gradient is sent. Return True if its `.grad` gets the average in any case."""
-        has_part = slot in self._with_part
-        if self.by is not None:
-            self.by[slot.place] = has_part
-        if self.vary and not has_part:
+        if self.vary and slot not in self._with_part:
             self.without.append(slot)
             return False
         return True
 
-    def round_ends(self) -> None:
-        """Start recording uses for the next round."""
-        self._with_part.clear()
+    def round_ends(self) -> list[JointOperation]:
+        """Start recording uses for the next round. Return the operations that are ready then."""
+        if self.by is None or self.by_known is None or self.by_known.ready:
+            return []
+        for slot in self._with_part:
+            self.by[slot.place] = 1
+        if not self.counted:
+            self._with_part.clear()
+        return [self.by_known]

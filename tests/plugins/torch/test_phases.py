@@ -104,6 +104,18 @@ def test_all_get_the_sum_and_every_norm(ranks: int, seed: int, norm_order: float
     assert not any(wire.in_flight)
 
 
+def test_what_the_program_has_dropped_is_summed() -> None:
+    wire = Wire(2, lambda rank, number: 0.0)
+    members = [Rank(wire, rank, [400], [0], [0]) for rank in range(2)]
+    for member in members:
+        member.issuer.ready(member.phases.reduces[member.blocks[0]])
+        for slot in member.slots:
+            slot.let_memory_go()
+    wire.run()
+    for member in members:
+        assert torch.equal(member.blocks[0].data, members[0].sent + members[1].sent)
+
+
 @pytest.mark.parametrize("other", [1.0, float("inf")])
 def test_norms_of_another_order_are_not_told(other: float) -> None:
     wire = Wire(2, lambda rank, number: 0.0)

@@ -151,7 +151,7 @@ class Slot:
 
 def iteration(logger: DdpLogger, rounds: Rounds, order: tuple[int, ...] = (1, 0)) -> None:
     logger.set_runtime_stats_and_log()
-    logger.buckets_may_change()
+    logger.buckets_change()
     logger.forward_ended()
     times = logger.times
     if times is None:

@@ -89,6 +89,7 @@ class Slot:
         self.updated: Event = None
         self.seen: tuple[weakref.ref[torch.Tensor], int] | None = None
         self._lies: tuple[StorageWeakRef, Any] | None = None
+        self._last: weakref.ref[torch.Tensor] | None = None
         self.watched: Any = None
         self.path: Any = None
 
@@ -162,7 +163,7 @@ class Slot:
         return grad._version
 
     def see(self, grad: torch.Tensor | None) -> None:
-        """Remember the gradient in the state in which the program should find it."""
+        """Remember the gradient in the state in which the program should find it. None does not end its memory."""
         self.seen = None if grad is None else (weakref.ref(grad), self.version_of(grad))
         if grad is not None:
             with references.unhandled():
@@ -170,12 +171,11 @@ class Slot:
                 storage = references.storage_of(part)  # None if it is sparse
                 lies = part.storage_offset(), part.size(), part.stride()
                 self._lies = None if storage is None else (StorageWeakRef(storage), lies)  # type: ignore[no-untyped-call]
+                self._last = weakref.ref(grad)
 
-    def _seen_last(self) -> torch.Tensor | None:
+    def seen_last(self) -> torch.Tensor | None:
         """Return the gradient that was seen last, or another tensor in its memory if the program kept only that."""
-        if self.seen is None:
-            return None
-        grad = self.seen[0]()
+        grad = self._last() if self._last is not None else None
         return self.in_its_memory() if grad is None else grad
 
     def in_its_memory(self) -> torch.Tensor | None:
@@ -189,9 +189,16 @@ class Slot:
                 return None
             return torch.empty(0, dtype=self.param.dtype, device=storage.device).set_(storage, *lies)
 
+    def move(self) -> None:
+        """Give the gradient other memory than the program may have kept."""
+        if self.param.grad is not None:
+            self.param.grad = self.param.grad.clone()
+        self._lies = self._last = None
+        self.see(self.param.grad)
+
     def keep_memory(self) -> None:
         """Reuse the last gradient's memory if the program still holds it, as torch does in a bucket."""
-        last = self._seen_last()
+        last = self.seen_last()
         grad = self.param.grad
         if last is None or grad is None or last is grad or grad.requires_grad or last.requires_grad:
             return
@@ -211,7 +218,7 @@ class Slot:
         """Return the staged gradient, wherever the program has put it, or another tensor in its memory if the program
         kept only that. Return None if the memory is gone, or the gradient was written to.
         """
-        grad = self._seen_last()
+        grad = self.seen_last() if self.seen is not None else None
         if grad is None or self.seen is None:
             return None
         reference, version = self.seen
@@ -254,18 +261,24 @@ class Slot:
                 self.change = None
         return average
 
-    def put_in_grad(self) -> None:
-        """Put the arrived average into the parameter's `.grad`, in a new tensor if it is None.
+    def put_in_grad(self, memory: torch.Tensor | None = None, used: bool = True) -> None:
+        """Put the arrived average into the parameter's `.grad`: in `memory`, or in a new tensor if it is None. If no
+        rank has `used` the parameter, a `.grad` that is None stays so.
 
         Call this in torch.no_grad(), where nothing watches the program. For a staged gradient use `bring_home`.
         """
         self.streams.before_average(self.ends())
         average = self.average()
+        absent = self.param.grad is None
+        if memory is not None:
+            self.param.grad = memory
         if self.param.grad is None:
             self.param.grad = average.clone() if average is self.view else average
         else:
             self.param.grad.copy_(average)
         self.see(self.param.grad)
+        if absent and not used:
+            self.param.grad = None
         self.updated = self.streams.mark()
 
     def bring_home(self, average: torch.Tensor | None = None) -> None:

@@ -298,6 +298,13 @@ class AwaitedRounds(AverageSource):
         self.settle(self._slots)
         return whole
 
+    def move_gradients(self) -> None:
+        """Give every gradient other memory than the program may have kept."""
+        self.flush()
+        with references.at_work(), torch.no_grad():
+            for slot in self._slots:
+                slot.move()
+
     def abandon(self) -> bool:
         """Give up after the loss of a peer: failed modules keep their parameters and gradients as they are, and nothing
         waits for them. Return True if the program has already had an error for it.

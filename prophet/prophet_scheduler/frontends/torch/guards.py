@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.utils._device import DeviceContext
 
 from prophet_scheduler.forks import free_in_forks, hold_over_fork
 from prophet_scheduler.frontends import threads
@@ -574,6 +575,7 @@ def install() -> None:
         call_before(nn.Module, name, lambda *_, **__: _flush_all())
     for name in ("__deepcopy__", "__reduce_ex__"):
         call_before(nn.Parameter, name, lambda parameter, *_, **__: _touch(parameter))
+    call_before(DeviceContext, "__exit__", lambda *_: references.above_default_device())
     patch_parameters(_touch)
     patch_zero_grad()
     unseen.watch(_flush_all, _before_sending)

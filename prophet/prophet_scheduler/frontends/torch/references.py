@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import inspect
 import itertools
 import sys
@@ -38,7 +37,6 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode, handle_torch_function
-from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from prophet_scheduler.core._native import call_seen, method
@@ -220,16 +218,20 @@ def _running(func: Any) -> Any:
         return func
     frame: Any = sys._getframe(2)  # the caller of look_at: call_seen has no frame
     if frame.f_code is handle_torch_function.__code__:
-        running = frame.f_back.f_code
-        return func if running is getattr(func, "__code__", None) else _function_of(running) or func
+        running = frame.f_back
+        return func if running.f_code is getattr(func, "__code__", None) else _function_in(running)
     name = next((name for name in vars(torch.Tensor) if getattr(torch.Tensor, name) is func), "")
     return getattr(torch._C.TensorBase, name, func)
 
 
-@functools.cache
-def _function_of(code: types.CodeType) -> Any:
-    functions = (each for each in gc.get_referrers(code) if isinstance(each, types.FunctionType))
-    return next((function for function in functions if function.__code__ is code), None)
+def _function_in(frame: types.FrameType) -> Any:
+    """Return the function that the frame runs. Its arguments are the defaults, since torch does not pass on all."""
+    code, values = frame.f_code, frame.f_locals
+    names, count = code.co_varnames, code.co_argcount
+    cells = tuple(types.CellType(values[name]) for name in code.co_freevars)
+    function = types.FunctionType(code, frame.f_globals, None, tuple(values[name] for name in names[:count]), cells)
+    function.__kwdefaults__ = {name: values[name] for name in names[count : count + code.co_kwonlyargcount]}
+    return function
 
 
 _FOLDER = Path(torch.__file__).parent
@@ -307,8 +309,17 @@ def watch_here(pending: Pending, watched: Mapping[int, Any], learning: Any, use:
 
 def _enter(mode: _References) -> None:
     _here.mode = mode
-    with _modes_above(DeviceContext):
+    default: Any = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    count = _stack.height()
+    with _modes_above((), count - (count > 0 and torch._C._get_function_stack_at(0) is default)):
         _stack.push(mode)
+
+
+def above_default_device() -> None:
+    """Put this thread's mode above the default device's, which torch has on top after it handled a call."""
+    mode = _here.mode
+    if mode is not None and _take_off() is not None:
+        _enter(mode)
 
 
 def stop_here(for_good: bool = False) -> None:
