@@ -189,6 +189,8 @@ class ShardRounds(AwaitedRounds):
         self._probation = Probation(steps=0)
         self._exchange = exchange
         self.turns = OwnTurns(possible=exchange is not None)
+        self._decides = False
+        """True if the ranks have yet to exchange what they measured."""
         self._wires: list[ShardWire] = []
         self._begun: Begun | None = None
         """Reduction whose gradients FSDP2 is making now."""
@@ -291,7 +293,18 @@ class ShardRounds(AwaitedRounds):
         for each in self.says:
             each.backward_ends(now)
         own = self.turns.own
-        if self.turns.iteration_ends(now) and self._exchange is not None:
+        self._decides = self.turns.iteration_ends(now)
+        if self.turns.own != own:
+            self._order.lead(not self.turns.own)
+
+    @property
+    def own(self) -> bool:
+        """True while FSDP2's own collectives have their turn, or once they keep the model for good. Read it where the
+        model is about to communicate: there the ranks first exchange what they measured. A rank whose backward pass has
+        failed may never get there, and must not wait for the others.
+        """
+        if self._decides and self._exchange is not None:
+            self._decides = False
             try:
                 self.turns.decide(self._exchange(self.turns.measured))
             except Exception as error:
@@ -299,8 +312,8 @@ class ShardRounds(AwaitedRounds):
                 self.turns.settled = True  # A peer is lost: the next wait raises the error.
             if self.turns.settled and self.turns.own:
                 self._given_back()
-        if self.turns.own != own:
-            self._order.lead(not self.turns.own)
+                self._order.lead(False)
+        return self.turns.own
 
     def _given_back(self) -> None:
         """Record that FSDP2's own collectives keep the model for good, and say so on the first rank."""

@@ -60,7 +60,8 @@ PROCESSOR = torch.device("cpu")
 
 _shared: weakref.WeakKeyDictionary[Any, SharedRounds | None] = weakref.WeakKeyDictionary()
 """By process group; None if FSDP2 keeps its own collectives there."""
-_wires: list[ShardWire] = []
+_wires: dict[ShardWire, weakref.ref[dist.ProcessGroup]] = {}
+"""With the groups whose ranks they connect."""
 _agreed: dict[tuple[dist.ProcessGroup, ...], bool] = {}
 """By the two groups of a mesh: True if all ranks of both have connected."""
 
@@ -206,7 +207,8 @@ def _connect(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
     wire = ShardWire(ShardGroups(upward, downward, group.rank(), group.size(), timeout, hosts), block_bytes)
     if not _wires:
         at_end(_process_ends)
-    _wires.append(wire)
+    _close_unused()
+    _wires[wire] = weakref.ref(group)
     averages = _averages(group)
     if not averages:
         warn_once(AVERAGES)
@@ -227,6 +229,14 @@ def _timeout_of(group: dist.ProcessGroup) -> datetime.timedelta:
 
 def _agree(group: dist.ProcessGroup, text: str) -> tuple[list[str], Any]:
     return agree_or_end(group, text, _timeout_of(group).total_seconds(), SILENT)
+
+
+def _close_unused() -> None:
+    """Close the wires of groups that the program has destroyed."""
+    for wire, group in list(_wires.items()):
+        if group() is None and wire.quiet(0.0):
+            wire.close(STILL_LIMIT_S)
+            del _wires[wire]
 
 
 def _process_ends() -> None:

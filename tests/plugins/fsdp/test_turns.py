@@ -69,16 +69,16 @@ def test_a_model_that_may_not_try_them_keeps_prophets() -> None:
     assert turns.words == "how long FSDP2 takes without Prophet is not known"
 
 
-@pytest.mark.parametrize("own_s", [0.5, 2.0])
-def test_a_job_goes_on_with_what_was_faster(own_s: float, tmp_path: Path) -> None:
+def run(folder: Path, *arguments: str) -> tuple[list[int], list[tuple[str, str]]]:
+    """Return the status of each rank of a job, and what each wrote to its two outputs."""
     port = free_port()
     told = {"PROPHET_SCHEDULER": "prophet", "PROPHET_STATUS_OUT": "status.json", "PROPHET_QUIET": "0"}
     told["GLOO_SOCKET_IFNAME"] = "lo"
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-P", str(CASE), "1.0", str(own_s)],
+            [sys.executable, "-P", str(CASE), *arguments],
             env=clean_environ() | told | torchrun_variables(rank, 2, port),
-            cwd=tmp_path,
+            cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -90,16 +90,28 @@ def test_a_job_goes_on_with_what_was_faster(own_s: float, tmp_path: Path) -> Non
     finally:
         for rank in ranks:
             rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], said
-    statuses = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("status*.json"))]
+    return [rank.returncode for rank in ranks], said
+
+
+@pytest.mark.parametrize("own_s", [0.5, 2.0])
+def test_a_job_goes_on_with_what_was_faster(own_s: float, tmp_path: Path) -> None:
+    statuses, said = run(tmp_path, "1.0", str(own_s))
+    assert statuses == [0, 0], said
+    written = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("status*.json"))]
     (owned, first), (owned_too, second) = said
     assert owned == owned_too and "Prophet:" not in second
     if own_s > 1:
         assert int(owned) == LENGTH
-        assert [status["given_back"] for status in statuses] == ["", ""]
+        assert [status["given_back"] for status in written] == ["", ""]
         assert "FSDP2 without Prophet took 2 s (median of 3 iterations)" in first
     else:
         assert int(owned) > 2 * LENGTH
-        assert all("0.5 s with them and 1 s under Prophet" in status["given_back"] for status in statuses)
+        assert all("0.5 s with them and 1 s under Prophet" in status["given_back"] for status in written)
         assert "has FSDP2's own collectives from now on: an iteration takes 0.5 s" in first
         assert "FSDP2 then went on without Prophet, which was faster" in first
+
+
+def test_a_rank_that_fails_where_a_turn_ends_does_not_wait_for_the_others(tmp_path: Path) -> None:
+    statuses, ((_, first), (_, second)) = run(tmp_path, "1.0", "2.0", "fails")
+    assert statuses[1] == 1 and "this backward pass fails" in second
+    assert statuses[0] != 0 and "Connection closed by peer" in first

@@ -1,6 +1,7 @@
 """A rank of an FSDP2 job of two, in which iterations take a made-up time: python turns_case.py PROPHET_S OWN_S.
 
-It prints how many iterations FSDP2's own collectives had.
+It prints how many iterations FSDP2's own collectives had. With `fails` behind them, rank 1 fails within the backward
+pass that ends their first turn.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from prophet_fsdp.turns import OwnTurns
+from prophet_fsdp.turns import BEFORE, LENGTH, OwnTurns
 
 ITERATIONS = 50
 
@@ -27,6 +28,10 @@ def _slowed(self: OwnTurns, now: float) -> bool:
     return _ends(self, _clock)
 
 
+def _fail(*_: object) -> None:
+    raise ValueError("this backward pass fails")
+
+
 OwnTurns.iteration_ends = _slowed  # type: ignore[method-assign]
 
 if __name__ == "__main__":
@@ -35,7 +40,9 @@ if __name__ == "__main__":
     for module in (*model, model):
         fully_shard(module)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for _ in range(ITERATIONS):
+    for iteration in range(ITERATIONS):
+        if iteration == BEFORE + LENGTH - 1 and dist.get_rank() == 1 and "fails" in sys.argv:
+            model[1].register_full_backward_pre_hook(_fail)
         model(torch.ones(2, 64)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._guards import CompileContext
 from torch.overrides import TorchFunctionMode, handle_torch_function
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -294,12 +295,13 @@ def watch_here(pending: Pending, watched: Mapping[int, Any], learning: Any, use:
     """From now on, in this thread, call `use` with the entry of each tensor before its use; with `stays`, for the
     thread's lifetime.
 
-    Within a backward pass this does nothing: torch restores the initial modes of the pass after each node.
+    Within a backward pass this does nothing: torch restores the initial modes of the pass after each node. Nor does it
+    while this thread compiles code, which would then be for a stack with our mode.
 
     `pending` has tuples by `storage_key`; for tensors used together `use` gets their concatenation. `watched` has
     entries by id, and counts only while `learning` is not empty.
     """
-    if _here.away or in_backward():
+    if _here.away or in_backward() or CompileContext.try_get() is not None:
         return
     _here.stays = stays
     _watching.add(threading.get_ident())
