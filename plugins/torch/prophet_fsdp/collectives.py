@@ -237,7 +237,7 @@ class Reduce(DefaultReduceScatter):
             if shared is not None and shared.iterations is not None:
                 rounds.says.add(shared.iterations)
                 shared.iterations.turns = shared.iterations.turns or rounds.turns
-        if group._all_reduce_hook is not None or rounds.own:
+        if group._all_reduce_hook is not None or rounds.own_turn():
             return None
         return rounds.begin(params, output.numel())
 
@@ -245,7 +245,7 @@ class Reduce(DefaultReduceScatter):
 def _has_own_turn(module: Any) -> bool:
     """Return True if FSDP2's own collectives have their turn with the module's model, or keep it for good."""
     rounds = rounds_of(module, begin=False)
-    return rounds is not None and rounds.own
+    return rounds is not None and rounds.own_turn()
 
 
 class _Here(threading.local):

@@ -297,11 +297,10 @@ class ShardRounds(AwaitedRounds):
         if self.turns.own != own:
             self._order.lead(not self.turns.own)
 
-    @property
-    def own(self) -> bool:
-        """True while FSDP2's own collectives have their turn, or once they keep the model for good. Read it where the
-        model is about to communicate: there the ranks first exchange what they measured. A rank whose backward pass has
-        failed may never get there, and must not wait for the others.
+    def own_turn(self) -> bool:
+        """Return True while FSDP2's own collectives have their turn, or once they keep the model for good. Call this
+        where the model is about to communicate: at the end of a turn, the ranks first exchange what they measured. A
+        rank whose backward pass has failed may never get there, so it does not wait for the others.
         """
         if self._decides and self._exchange is not None:
             self._decides = False
