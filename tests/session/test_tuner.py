@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from prophet_scheduler.session.tuner import Arm, Tuner
+from prophet_scheduler.session.tuner import Arm, Belief, Tuner
 
 KIB = 1024
 SIZES = tuple(128 * KIB << place for place in range(6))
@@ -163,25 +163,25 @@ def test_how_far_an_arm_leads_counts_in_what_is_uncertain_of_it() -> None:
     assert job.tuner.lead(SIZES[0], []) == math.inf
 
 
-@pytest.mark.parametrize("correlated", [0.0, 0.5])
-def test_neighbours_that_are_slow_together_say_less(correlated: float) -> None:
-    tuner = Tuner()
-    tuner.predict(arms([1.0, 1.0]))
-    random = np.random.default_rng(3)
-    off = 0.0
-    for _ in range(400):
-        off = correlated * off + random.normal(0, 0.05 * math.sqrt(1 - correlated**2))
-        tuner.observe(SIZES[0], math.exp(off))
-    expected = 0.05**2 * (1 + correlated) / (1 - correlated)
-    assert tuner.noise**2 == pytest.approx(expected, rel=0.5)
+@pytest.mark.parametrize("scatter", [0.01, 0.15])
+def test_iterations_say_how_much_they_scatter(scatter: float) -> None:
+    job = Job([1.0, 1.5], [1.0, 1.5], scatter)
+    job.run(100, SIZES[0])
+    assert job.tuner.noise == pytest.approx(scatter, rel=0.3)
+
+
+def test_where_iterations_scatter_the_first_ones_say_little() -> None:
+    """What was believed of them is corrected once the scatter is known."""
+    job = Job([1.0], [1.0], scatter=0.15)
+    job.run(30, SIZES[0])
+    assert job.tuner.beliefs()[SIZES[0]].error > 0.5 * 0.15 / math.sqrt(30)
 
 
 def test_what_was_believed_in_an_earlier_run_is_where_the_next_one_begins() -> None:
     """The predictions still say otherwise, and the general level is different today."""
     tuner = Tuner()
     tuner.predict(arms([1.0, 1.1]))
-    for size, iteration_s in ((SIZES[0], 1.3), (SIZES[1], 1.0)):
-        tuner.recall(size, iteration_s, 0.005)
+    tuner.recall([(SIZES[0], Belief(1.3, 0.005, 0)), (SIZES[1], Belief(1.0, 0.005, 0))])
     for _ in range(5):
         tuner.observe(SIZES[1], 1.2)
     assert tuner.beliefs()[SIZES[0]].iteration_s == pytest.approx(1.56, rel=0.05)

@@ -69,9 +69,10 @@ class Arms:
             lasts = 0 if choice.warms_up else changes.lasts
             arms.append(Arm(name, choice.iteration_s, size_bytes, kind, first_cost, cost, lasts))
         self.tuner.predict(arms)
-        for one in [one for one in self._recalled if one.name in self.choices]:
-            self.tuner.recall(one.name, one.iteration_s, one.error)
-            self._recalled.remove(one)
+        recalled = [one for one in self._recalled if one.name in self.choices]
+        if recalled:
+            self.tuner.recall((one.name, Belief(one.iteration_s, one.error, 0)) for one in recalled)
+            self._recalled = [one for one in self._recalled if one not in recalled]
 
     def _blocks(self, cut: Cut, total_bytes: int) -> set[tuple[int, int]]:
         """Return (start, bytes) of each block; empty if new blocks cost nothing."""

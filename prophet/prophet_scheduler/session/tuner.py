@@ -11,9 +11,9 @@ The model. With t(n) the time of iteration n, under arm a(n),
 The level is a random walk: the load from other work varies. c(k) is the time that a change of arm adds to the k-th
 iteration after it, beyond the expected cost, and 0 later: the wire has to drain and refill. f is the error of an arm's
 prediction beyond the level. It is a Gaussian process over arms with four parts: one shared by all arms of a kind, one
-linear in the logarithm of the block size (the overhead), one smooth in it, and one of each arm alone. e is noise; its
-size and correlation are learned from the iterations. The belief about level, c and f is Gaussian, so a Kalman filter
-(Kalman, 1960) tracks it exactly.
+linear in the logarithm of the block size (the overhead), one smooth in it, and one of each arm alone. e is noise. For a
+given size of f and of e, the belief about level, c and f is Gaussian, so a Kalman filter (Kalman, 1960) tracks it
+exactly. There is one for each of several sizes of both, and iterations show which are likely.
 
 A *look* is a trial of an arm for a few iterations. The next arm has the least expected time over the rest of the job,
 counting the value of a look. For each arm and each length of a look, this time is the cost of switching to the arm, the
@@ -25,7 +25,7 @@ Powell, 2010). The job rests when no look is worth its cost.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
@@ -63,13 +63,13 @@ class Model:
     moved: float = 0.5
     """Share of a prediction's change that counts as uncertain."""
     noise: float = 0.02
-    """Expected deviation of an iteration, before any is measured."""
-    known_after: float = 2.0
-    """Weight of that expectation, in iterations."""
-    alike_after: float = 20.0
-    """Weight of the prior that neighbouring iterations are independent, in pairs of iterations."""
+    """Most likely deviation of an iteration, before any is measured."""
+    spread: float = 1.5
+    """Deviation of that deviation's logarithm, before any iteration is measured."""
     far: float = 3.0
     """Deviations beyond which a measurement is clipped."""
+    outliers: float = 0.01
+    """Share of measurements that may have any logarithm, per unit of it."""
     going: float = 0.4
     """Uncertainty of the cost of switching to an arm, as a share of that cost."""
     change: float = 0.1
@@ -80,8 +80,10 @@ class Model:
     """Minimum number of iterations that the job is expected to have left."""
 
 
-SCALES = np.array([0.25, 0.5, 1.0, 2.0, 4.0])
-"""Factors on the arms' deviations: how well this job's predictions hold. Iterations show which factor is likeliest."""
+_SCALES = 0.25 * 2.0 ** np.arange(5)
+_NOISES = 0.005 * 2.0 ** np.arange(7)
+SCALES, NOISES = np.repeat(_SCALES, len(_NOISES)), np.tile(_NOISES, len(_SCALES))
+"""Possible jobs: factors on the arms' deviations, which say how well predictions hold, and deviations of the noise."""
 SLOWED = 2
 """Iterations that a change may slow."""
 FIXED = 1 + SLOWED
@@ -134,53 +136,6 @@ class Belief:
     seen: int
 
 
-class Noise:
-    """Noise of iteration times, from the steps between consecutive iterations of an arm, in which drift cancels out.
-
-    `expected`: deviation of a time's logarithm before any is measured; it counts as `known_after` iterations.
-    `alike_after`: pairs of iterations that the prior of independence counts as. `far`: deviations beyond which a step
-    is clipped.
-    """
-
-    def __init__(self, expected: float, known_after: float, alike_after: float, far: float) -> None:
-        self._far = far
-        self._count = known_after
-        self._squares = self._count * expected**2
-        self._alike_after = alike_after
-        self._products = self._pairs = 0.0
-        self._before: float | None = None
-        self._step: float | None = None
-
-    def add(self, log: float, anew: bool) -> None:
-        """Record the logarithm of an iteration's time; `anew` if it is the arm's first or includes the cost of the
-        switch to it.
-        """
-        before, self._before = self._before, None if anew else log
-        if anew or before is None:
-            self._step = None
-            return
-        half = self._squares / self._count
-        step = min(max(log - before, -self._far * math.sqrt(2 * half)), self._far * math.sqrt(2 * half))
-        self._count += 1
-        self._squares += step**2 / 2
-        if self._step is not None:
-            self._products += step * self._step
-            self._pairs += (step**2 + self._step**2) / 4
-        self._step = step
-
-    @property
-    def variance(self) -> float:
-        """Effective variance of an iteration in a mean: above its own variance if neighbours are slow together.
-
-        Let iterations have variance s^2, with correlation r between neighbours, r^2 at distance 2, and so on. For steps
-        d between neighbours, the mean of d^2 / 2 is s^2 (1 - r), and the mean of d d' is -s^2 (1 - r)^2.
-        """
-        half = self._squares / self._count
-        doubt = self._alike_after * half
-        alike = min(0.6, max(-0.4, 1 + (self._products - doubt) / (self._pairs + doubt)))
-        return half * (1 + alike) / (1 - alike) ** 2
-
-
 class Going:
     """Cost of switching to arms, in iterations, as expected and as observed."""
 
@@ -231,13 +186,12 @@ class Tuner:
         self._arms: dict[Hashable, Arm] = {}
         """Arms in the order of the state."""
         self._places: dict[Hashable, int] = {}
-        # State: the level, the times that a change adds, then each arm's prediction error; a row for each of SCALES.
+        # State: the level, the times that a change adds, then each arm's prediction error; a row for each possible job.
         self._mean = np.zeros((len(SCALES), FIXED))
         fixed = np.diag([self.model.level**2, *[self.model.change**2] * SLOWED])
         self._covariance = np.repeat(fixed[None], len(SCALES), axis=0)
-        self._likelihood = -self.model.trust * np.log(SCALES)
-        m = self.model
-        self._noise = Noise(m.noise, m.known_after, m.alike_after, m.far)
+        off = np.log(NOISES / self.model.noise) / self.model.spread
+        self._likelihood = -self.model.trust * np.log(SCALES) - 0.5 * off**2
         self._seen: dict[Hashable, int] = {}
         self._measured: set[Hashable] = set()
         """Arms with a measurement that has counted."""
@@ -313,13 +267,12 @@ class Tuner:
         self._covariance[:, 0, 0] += model.drift**2
         steps = np.arange(FIXED, self._mean.shape[1])
         self._covariance[:, steps, steps] += model.ageing**2
-        self._noise.add(math.log(iteration_s), going > 0 or seen == 0 or since < SLOWED)
         if going > self._hiding:
             self._going.spent(arm, self._beyond(name, iteration_s))
             return
         slowed = (1 + since,) if since < SLOWED else ()
         added = (1 + going) * math.exp(sum(self._believed()[0][place] for place in slowed)) - 1
-        noise = self._noise.variance + (model.going * added) ** 2
+        noise = NOISES**2 + (model.going * added) ** 2
         self._take(name, iteration_s / (1 + going), noise, slowed)
         self._fresh = False
 
@@ -337,11 +290,15 @@ class Tuner:
         """Return the excess of this iteration over the arm's expected time, in iterations."""
         return max(0.0, iteration_s / self.beliefs()[name].iteration_s - 1)
 
-    def recall(self, name: Hashable, iteration_s: float, error: float) -> None:
-        """Adopt the belief about this arm from an earlier run of the job, which may have changed somewhat since."""
-        self._take(name, iteration_s, error**2 + self.model.own**2)
+    def recall(self, beliefs: Iterable[tuple[Hashable, Belief]]) -> None:
+        """Adopt beliefs about arms from an earlier run of the job. They may have changed somewhat since, and the level
+        more.
+        """
+        for name, belief in beliefs:
+            self._take(name, belief.iteration_s, belief.error**2 + self.model.own**2)
+        self.another()
 
-    def _take(self, name: Hashable, iteration_s: float, noise: float, slowed: Sequence[int] = ()) -> None:
+    def _take(self, name: Hashable, iteration_s: float, noise: float | Array, slowed: Sequence[int] = ()) -> None:
         """Learn from a measurement with variance `noise`; `slowed`: state indices of the times that a change added.
 
         An arm's first measurement may be far from its prediction, except for the job's first arm. If a measured arm is
@@ -352,7 +309,11 @@ class Tuner:
         far_off, covariance, place = self.model.far, self._covariance, self._places[name]
         parts = [0, *slowed, place]
         off = math.log(iteration_s / self._arms[name].predicted_s) - self._mean[:, parts].sum(axis=1)
-        far = np.abs(off) > far_off * np.sqrt(self._shown(parts)[1] + noise)
+        variance = self._shown(parts)[1] + noise
+        far = np.abs(off) > far_off * np.sqrt(variance)
+        density = np.exp(-0.5 * off**2 / variance) / np.sqrt(2 * math.pi * variance)
+        self._likelihood += np.log(density + self.model.outliers)
+        self._likelihood -= self._likelihood.max()
         if new:
             covariance[:, place, place] += np.where(far, off**2, 0.0)
         elif not slowed:
@@ -373,8 +334,6 @@ class Tuner:
         gain = shown / variance[:, None]
         self._mean += gain * off[:, None]
         self._covariance -= gain[:, :, None] * shown[:, None, :]
-        self._likelihood -= 0.5 * (np.log(variance) + np.minimum(off**2 / variance, self.model.far**2))
-        self._likelihood -= self._likelihood.max()
 
     def another(self) -> None:
         """Note that the job changes here: its next iterations determine a new level."""
@@ -387,10 +346,15 @@ class Tuner:
         """True if no iteration has counted since the switch to the present arm."""
         return self._fresh
 
-    def _believed(self) -> tuple[Array, Array]:
-        """Return the mean and covariance of the state, averaged over all scales."""
+    @property
+    def _weights(self) -> Array:
+        """Probability of each possible job."""
         weights = np.exp(self._likelihood)
-        weights /= weights.sum()
+        return np.asarray(weights / weights.sum())
+
+    def _believed(self) -> tuple[Array, Array]:
+        """Return the mean and covariance of the state, averaged over all possible jobs."""
+        weights = self._weights
         mean = weights @ self._mean
         apart = self._mean - mean
         return mean, np.einsum("s,sij->ij", weights, self._covariance + apart[:, :, None] * apart[:, None, :])
@@ -408,8 +372,8 @@ class Tuner:
 
     @property
     def noise(self) -> float:
-        """Effective standard deviation of the logarithm of an iteration's time in a mean of several."""
-        return math.sqrt(self._noise.variance)
+        """Standard deviation of the logarithm of an iteration's time."""
+        return math.sqrt(self._weights @ NOISES**2)
 
     def lead(self, name: Hashable, others: Collection[Hashable]) -> float:
         """Return this arm's lead over the best of `others`, in standard deviations; infinite without any others."""
@@ -445,7 +409,7 @@ class Tuner:
         own = shown[0] + shown[places, np.arange(len(arms))]
         nodes, weights = _quadrature()
         looks = np.array(LOOKS, dtype=float)
-        noise = self._noise.variance
+        noise = self.noise**2
         hidden = noise + np.diag(covariance)[1:FIXED] + (self.model.going * (added - 1)) ** 2
         of_mean = self._unsure(arms, costs, hidden)
         if here is not None:
@@ -474,7 +438,7 @@ class Tuner:
         passed = np.array(LOOKS, dtype=float) + untold
         slowed = np.arange(SLOWED)
         shown = ((first[..., None] <= slowed) & (slowed < passed[..., None])) @ (1 / hidden)
-        shown += np.maximum(0.0, passed - np.maximum(SLOWED, first)) / self._noise.variance
+        shown += np.maximum(0.0, passed - np.maximum(SLOWED, first)) / self.noise**2
         with np.errstate(divide="ignore"):
             return np.asarray(1 / shown)
 
