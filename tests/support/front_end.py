@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from prophet_scheduler.frontends.torch import guards
+from prophet_scheduler.frontends.torch import guards, references
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import ANY, AwaitedRounds
 from prophet_scheduler.frontends.torch.life import END, PROMISE, move
@@ -46,4 +46,4 @@ def forget() -> None:
     """Clear all that a test left pending or watched, before the next one."""
     for table in (guards._kept, guards._pending, guards._learning):
         table.clear()  # type: ignore[attr-defined]
-    guards.leave_references()
+    references.stop_here(for_good=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from support.front_end import forget
 from support.torch_network import Network, install
 
 
@@ -20,6 +21,7 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
 
 
 def _network(network: Network, monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
+    forget()
     install(monkeypatch, network, fusion=False)
     yield network
     network.shutdown()

@@ -25,6 +25,7 @@ from prophet_scheduler.frontends.torch.awaited import AwaitedRounds
 from prophet_scheduler.frontends.torch.probation import IN_VAIN, STEPS
 from prophet_scheduler.frontends.torch.trace import PASSED_OVER, TRACED
 from prophet_scheduler.learn.barrier import LEAST_ALIKE
+from support.front_end import forget
 from support.torch_network import (
     Network,
     NoCompression,
@@ -76,6 +77,7 @@ def wrapper_class(network: Network) -> Any:
 @pytest.fixture(params=[False, True], ids=["apart", "fused"])
 def network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """`network.parallel` is the wrapper's class, with the front end in its place."""
+    forget()
     made: Any = Network()
     made.parallel = wrapper_class(made)
     distributed = types.SimpleNamespace(DistributedDataParallel=made.parallel)
