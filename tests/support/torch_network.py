@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import types
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from torch import nn
 from prophet_byteps import hook
 from prophet_byteps.torch import front_end
 from prophet_scheduler.frontends import notices
+from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references as torch_references
 
 torch.set_num_threads(1)  # Tensors are tiny, and on a busy machine threads mostly wait for each other.
@@ -298,3 +300,20 @@ def same(a: Any, b: Any) -> bool:
 
 def same_model(a: nn.Module, b: nn.Module) -> bool:
     return same(dict(a.state_dict()), dict(b.state_dict()))
+
+
+def check_that_nothing_stays(network: Network, start: Callable[[], None]) -> None:
+    """Check that what `start` leaves in flight for a model that it drops is kept until it is back, and no longer."""
+    gc.collect()
+    before = len(torch_guards._watched)
+    start()
+    torch_guards.forget_dropped()
+    assert network.flying
+    assert torch_guards._kept, "BytePS still writes to this memory"
+    while network.flying:
+        network.deliver()
+    torch_guards.forget_dropped()
+    gc.collect()
+    assert not torch_guards._kept
+    assert len(torch_guards._watched) == before
+    assert not network.done, "a handle was not given back"

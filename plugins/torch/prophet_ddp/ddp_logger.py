@@ -165,7 +165,9 @@ class DdpLogger(c10d.Logger):
                 self._ints |= {"can_set_static_graph": 0, "iteration": self.iteration}
 
     def buckets_change(self) -> bool:
-        """Return True where torch would rebuild its buckets: after the first iteration that has an order for them."""
+        """Fix the order of the buckets after the first iteration that has one, and return True: torch rebuilds its
+        buckets here. Else return False.
+        """
         ended = next((each for each in (self.times, self._ended) if each is not None and each.backward_end), None)
         if self._order is None and not self._rounds.uses.found and ended is not None:
             came = [self._places[slot] for slot, _ in ended.ready]

@@ -98,7 +98,7 @@ class ShardSlot(Slot):
 
     def forget_gradient(self) -> None:
         """Drop all references: torch swaps a gradient, as in model.to(), only if nothing else refers to it."""
-        self.seen = self._last = self.base = None
+        self._version = self._last = self.base = None
 
     def version_of(self, grad: torch.Tensor) -> int:
         # torch._foreach_zero_, which zero_grad() calls, changes no version of a DTensor.

@@ -411,7 +411,7 @@ class Tuner:
         looks = np.array(LOOKS, dtype=float)
         noise = self.noise**2
         hidden = noise + np.diag(covariance)[1:FIXED] + (self.model.going * (added - 1)) ** 2
-        of_mean = self._unsure(arms, costs, hidden)
+        of_mean = self._unsure(arms, costs, hidden, noise)
         if here is not None:
             of_mean[here] = noise / looks
         variance = own[:, None] + of_mean + self.model.drift**2 * looks / 3
@@ -428,9 +428,10 @@ class Tuner:
         stay = total.max() if here is None else total[here].min()
         return Look(names[best], LOOKS[look], float(stay - total[best, look]) / left)
 
-    def _unsure(self, arms: Sequence[Arm], costs: Array, hidden: Array) -> Array:
+    def _unsure(self, arms: Sequence[Arm], costs: Array, hidden: Array, noise: float) -> Array:
         """Return the measurement variance of a look at each arm, [arms, LOOKS]; infinite where the cost of the switch
-        hides every iteration of the look. `hidden`: variances of the SLOWED iterations after a change.
+        hides every iteration of the look. `hidden`: variances of the SLOWED iterations after a change; `noise`: the
+        variance of each later one.
         """
         lasts = np.array([[arm.lasts] for arm in arms], dtype=float)
         untold = lasts == 0
@@ -438,7 +439,7 @@ class Tuner:
         passed = np.array(LOOKS, dtype=float) + untold
         slowed = np.arange(SLOWED)
         shown = ((first[..., None] <= slowed) & (slowed < passed[..., None])) @ (1 / hidden)
-        shown += np.maximum(0.0, passed - np.maximum(SLOWED, first)) / self.noise**2
+        shown += np.maximum(0.0, passed - np.maximum(SLOWED, first)) / noise
         with np.errstate(divide="ignore"):
             return np.asarray(1 / shown)
 

@@ -138,8 +138,6 @@ class OptimizerRounds(Updates, KeyedWire):
         """
         for hook in self._ready_hooks:
             hook.remove()
-        for slot in self._order:
-            slot.path = None
         torch_guards.may_go(self._order)
 
     def set_passes(self, passes: int) -> None:

@@ -87,9 +87,11 @@ class Slot:
         self.position = 0
         self.change: Callable[[torch.Tensor], object] | None = None
         self.updated: Event = None
-        self.seen: tuple[weakref.ref[torch.Tensor], int] | None = None
-        self._lies: tuple[StorageWeakRef, Any] | None = None
+        self._version: int | None = None
+        """Version of the gradient that the program should find; None if it should find none."""
         self._last: weakref.ref[torch.Tensor] | None = None
+        """The gradient that was seen last, also after one that is None."""
+        self._lies: tuple[StorageWeakRef, Any] | None = None
         self.watched: Any = None
         self.path: Any = None
 
@@ -164,7 +166,7 @@ class Slot:
 
     def see(self, grad: torch.Tensor | None) -> None:
         """Remember the gradient in the state in which the program should find it. None does not end its memory."""
-        self.seen = None if grad is None else (weakref.ref(grad), self.version_of(grad))
+        self._version = None if grad is None else self.version_of(grad)
         if grad is not None:
             with references.unhandled():
                 part = references.parts_of(grad)[-1]
@@ -172,6 +174,11 @@ class Slot:
                 lies = part.storage_offset(), part.size(), part.stride()
                 self._lies = None if storage is None else (StorageWeakRef(storage), lies)  # type: ignore[no-untyped-call]
                 self._last = weakref.ref(grad)
+
+    @property
+    def seen(self) -> torch.Tensor | None:
+        """The gradient that the program should find; None if it should find none, or has dropped it."""
+        return self._last() if self._version is not None and self._last is not None else None
 
     def seen_last(self) -> torch.Tensor | None:
         """Return the gradient that was seen last, or another tensor in its memory if the program kept only that."""
@@ -209,20 +216,15 @@ class Slot:
     def grad_unchanged(self) -> bool:
         """Return True while the program has neither cleared nor written the staged gradient."""
         grad = self.param.grad
-        if grad is None or self.seen is None:
-            return False
-        reference, version = self.seen
-        return reference() is grad and version == self.version_of(grad)
+        return grad is not None and grad is self.seen and self._version == self.version_of(grad)
 
     def sent(self) -> torch.Tensor | None:
         """Return the staged gradient, wherever the program has put it, or another tensor in its memory if the program
         kept only that. Return None if the memory is gone, or the gradient was written to.
         """
-        grad = self.seen_last() if self.seen is not None else None
-        if grad is None or self.seen is None:
-            return None
-        reference, version = self.seen
-        return grad if reference() is not grad or version == self.version_of(grad) else None
+        grad = self.seen_last() if self._version is not None else None
+        written = grad is not None and grad is self.seen and self._version != self.version_of(grad)
+        return None if written else grad
 
     def ends(self) -> Iterator[Event]:
         """Return the ends of its blocks' last transfers, on an engine that marks them. Call this after arrival."""
@@ -298,7 +300,7 @@ class Slot:
 
     def grad_as_seen(self) -> bool:
         """Return True while `.grad` is as the last step left it, which may be None."""
-        return self.grad_unchanged() or (self.param.grad is None and self.seen is None)
+        return self.grad_unchanged() or (self.param.grad is None and self._version is None)
 
 
 class ArenaBlock:

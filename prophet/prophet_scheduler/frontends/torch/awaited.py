@@ -341,8 +341,6 @@ class AwaitedRounds(AverageSource):
         """Handle a module that the program has dropped, without waiting. Any parts that the program still holds work as
         before, but this object no longer keeps them alive.
         """
-        for slot in self._slots:
-            slot.path = None
         torch_guards.may_go(self._slots)
         self._is_dropped = True
         self.end()

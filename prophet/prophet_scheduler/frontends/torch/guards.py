@@ -115,6 +115,7 @@ def may_go(slots: Iterable[Slot]) -> None:
     """
     with references.at_work(), references.unhandled(), program_state.outermost():
         for slot in slots:
+            slot.path = None
             param = slot.param
             memory = param.detach() if slot.life.to_come else None
             slot.let_go(weakref.ref(param, functools.partial(_dropped, id(param))), memory)
@@ -301,7 +302,7 @@ def release(owner: Any) -> None:
 
 def _add_sent(slot: Slot) -> tuple[list[references.StorageKey], bool]:
     """Watch the slot's sent gradient. Return its keys, and True if something may read or write it unseen."""
-    sent = slot.seen[0]() if slot.seen is not None else None
+    sent = slot.seen
     keys: list[references.StorageKey] = []
     unseen = False
     for part in references.parts_of(sent) if sent is not None else ():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -32,6 +31,7 @@ from support.torch_network import (
     Plain,
     Twins,
     batch,
+    check_that_nothing_stays,
     gradient_of,
     install,
     loss_of,
@@ -300,18 +300,8 @@ def test_after_a_suspend_rounds_begin_anew(network: Any) -> None:
 
 
 def test_a_module_that_is_gone_with_averages_to_come_leaves_nothing_once_they_are_back(network: Any) -> None:
-    gc.collect()
-    before = len(torch_guards._watched)
-    truth, plain, model, optimizer = pair(network)
-    train(model, optimizer, 0, STEPS + 1)
-    del truth, plain, model, optimizer
-    torch_guards.forget_dropped()
-    assert network.flying
-    assert torch_guards._kept, "BytePS still writes to this memory"
-    while network.flying:
-        network.deliver()
-    torch_guards.forget_dropped()
-    gc.collect()
-    assert not torch_guards._kept
-    assert len(torch_guards._watched) == before
-    assert not network.done, "a handle was not given back"
+    def start() -> None:
+        _, _, model, optimizer = pair(network)
+        train(model, optimizer, 0, STEPS + 1)
+
+    check_that_nothing_stays(network, start)

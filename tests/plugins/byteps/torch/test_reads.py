@@ -19,6 +19,7 @@ from support.torch_network import (
     Network,
     Plain,
     batch,
+    check_that_nothing_stays,
     loss_of,
     pair,
     plain_sgd,
@@ -221,21 +222,11 @@ def test_a_model_that_is_gone_leaves_nothing(network: Network) -> None:
 
 
 def test_a_model_that_is_gone_with_updates_to_come_leaves_nothing_once_they_are_back(network: Network) -> None:
-    gc.collect()
-    before = len(torch_guards._watched)
-    truth, plain, model, optimizer = pair(network)
-    train(model, optimizer, 2, 1)
-    del truth, plain, model, optimizer
-    torch_guards.forget_dropped()
-    assert network.flying
-    assert torch_guards._kept, "BytePS still writes to this memory"
-    while network.flying:
-        network.deliver()
-    torch_guards.forget_dropped()
-    gc.collect()
-    assert not torch_guards._kept
-    assert len(torch_guards._watched) == before
-    assert not network.done, "a handle was not given back"
+    def start() -> None:
+        _, _, model, optimizer = pair(network)
+        train(model, optimizer, 2, 1)
+
+    check_that_nothing_stays(network, start)
 
 
 def test_a_dropped_optimizer_leaves_the_model_to_the_next_one(network: Network) -> None:
