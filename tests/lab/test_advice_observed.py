@@ -114,6 +114,7 @@ def test_the_lines_have_the_share_and_each_gain_with_its_error() -> None:
         ({"times": None, "iterations": 0, "modules": 4}, "0 iterations of the first of 4 modules, too few"),
         ({"times": replace(TIMES, network_s=0.06)}, "nothing would help: no network could make this job more than 4%"),
         ({"own_hook": "mine"}, "not known what would help: mine changes what is sent"),
+        ({"one_host": True}, "not known what would help: all ranks are on one machine"),
         ({"no_prophet": "it has a device mesh"}, "Prophet would leave this job as it is: it has a device mesh"),
         ({"modules": 3}, "only the first of 3 modules was watched"),
         ({"times": replace(TIMES, others_s=0.3)}, "and 20% for slower ranks ("),

@@ -58,6 +58,7 @@ def test_where_torchs_reducer_is_faster_it_has_the_rest_of_the_job(plain: list[d
         assert count["given back"] == 1
         assert count["torch"] > 0, "it was seen before"
         assert count["prophet"] + count["torch"] < ITERATIONS - 10, "and it was not only at the end"
+        assert count["slots"] == 0, "nothing is watched any more, and no memory kept"
         assert status["given_back"] and not status["stepped_aside"]
     assert re.search(r"ms with torch's reducer( in buckets of \S+)? and", job.statuses[0]["given_back"])
     assert [log.count("has torch's reducer from now on") for log in job.logs] == [1, 0]

@@ -3,12 +3,13 @@
 Rule of this file: what is put in from outside. It is imported before a script starts, in its process. An iteration
 counts as ITERATION_S, and with each reducer as so much longer as SLOW_PROPHET_S and SLOW_TORCH_S say; torch's is
 predicted to be the faster, so that it has a turn. When the script ends, `turned.json` in its folder says how many
-iterations each had.
+iterations each had, and how many slots of gradients are left in memory.
 """
 
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import os
 from collections.abc import Iterator
@@ -21,11 +22,12 @@ from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.terms import TORCH
 from prophet_ddp.turns import TurnReducer, Turns
 from prophet_scheduler.core.choice import Choice, Question
+from prophet_scheduler.frontends.torch.arena import Slot
 
 ITERATION_S = 0.01
 PROMISED = 0.5
 
-_counts = {"prophet": 0, "torch": 0, "given back": 0}
+_counts = {"prophet": 0, "torch": 0, "given back": 0, "slots": 0}
 
 
 def _promise() -> None:
@@ -68,6 +70,7 @@ def _slow_down() -> None:
 
 @atexit.register
 def _tell() -> None:
+    _counts["slots"] = sum(isinstance(each, Slot) for each in gc.get_objects())
     Path("turned.json").write_text(json.dumps(_counts))
 
 

@@ -6,8 +6,10 @@ Rule of this file: reading them. A wrong setting ends the process on every rank,
 from __future__ import annotations
 
 import os
+import secrets
 from collections import ChainMap
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import torch.distributed as dist
 
@@ -41,3 +43,15 @@ def settings_for(what: str, *checks: Callable[[Settings], object]) -> Settings:
         return read
     except UserError as error:
         end_process(str(error), WRONG)
+
+
+def own_host() -> str:
+    """Return an identifier that ranks of one host share, and others do not: of a machine's network, or a container's.
+
+    A rank that cannot tell counts as alone on its host.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/net').stat().st_ino}"
+    except OSError:
+        return secrets.token_hex()

@@ -30,7 +30,7 @@ import numpy as np
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
-from prophet_ddp.environment import settings_for
+from prophet_ddp.environment import own_host, settings_for
 from prophet_ddp.records import ModuleRecord, Records
 from prophet_scheduler.core.events import EVENT_DTYPE
 from prophet_scheduler.core.settings import PREFIX, Settings
@@ -109,6 +109,8 @@ class ObservedModel(abc.ABC):
         self._store: Store = PrefixStore(f"prophet/observed/{life}/{name}", _get_default_store())
         self._looks: deque[TimedIteration] = deque(maxlen=NEWEST)
         self._others: Sequence[Mapping[int, float]] = ()
+        self._host = own_host()
+        self._one_host = False
         self._told_s = 0.0
         self._record = ModuleRecord()
         self._records = Records(lambda: self.thread.busy_s)
@@ -166,15 +168,18 @@ class ObservedModel(abc.ABC):
         others = [str(rank) for rank in range(1, self._ranks)]
         with contextlib.suppress(RuntimeError):
             if self._rank != 0:
-                self._store.set(str(self._rank), json.dumps([(look.iteration, look.waited_s) for look in self._looks]))
+                waits = [(look.iteration, look.waited_s) for look in self._looks]
+                self._store.set(str(self._rank), json.dumps([self._host, waits]))
             elif self._store.check(others):
-                self._others = [dict(json.loads(self._store.get(rank))) for rank in others]
+                said = [json.loads(self._store.get(rank)) for rank in others]
+                self._others = [dict(waits) for _, waits in said]
+                self._one_host = all(host == self._host for host, _ in said)
 
     def _seen(self) -> Observed:
         """Return the times so far, without anything on gradients."""
         looks = list(self._looks)
         times = times_of(looks, self._others)
-        return Observed(self._ranks, looks[-1].iteration if looks else 0, times)
+        return Observed(self._ranks, looks[-1].iteration if looks else 0, times, one_host=self._one_host)
 
     def _failed(self, error: Exception) -> None:
         logger.warning("Prophet no longer observes this job: %s: %s", type(error).__name__, error)

@@ -236,7 +236,7 @@ class ModuleRounds(AwaitedRounds):
             slot.sight = Sight.UNSEEN
 
     def remove(self) -> None:
-        """Give the module back to torch's reducer: flush, and gather no more."""
+        """Give the module back to torch's reducer: flush, gather no more, and free the memory."""
         if self.trace is not None:
             self.trace.remove("it went back to torch's reducer")
         self.flush()
@@ -244,7 +244,8 @@ class ModuleRounds(AwaitedRounds):
         for hook in self._hooks:
             hook.remove()
         torch_guards.release(self)
-        torch_guards.unwatch(self, self._slots)
+        self._is_dropped = True
+        self.end()
 
     def retire(self) -> None:
         """Handle the loss of the wrapper: gather no more, and let operations in flight end. Wait for nothing."""

@@ -50,6 +50,8 @@ SEVERAL_LIMIT_S = 0.002
 _numbers = itertools.count(1)
 _rounds: weakref.WeakKeyDictionary[Any, ShardRounds] = weakref.WeakKeyDictionary()
 """By the state that FSDP2 shares among all modules of a model."""
+_expected: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Modules whose model has no rounds yet."""
 
 
 class ShardSlot(Slot):
@@ -389,6 +391,16 @@ def _exchange_of(shared: Sequence[Sequence[Any]]) -> Exchange | None:
     return exchange
 
 
+def expect(module: Any) -> None:
+    """Note that Prophet moves this module's data from now on."""
+    _expected.add(module)
+
+
+def makes_gradients() -> bool:
+    """Return True if the next backward pass may make gradients that await their averages."""
+    return bool(_expected) or any(not rounds.turns.own for rounds in _rounds.values())
+
+
 def rounds_of(module: Any, begin: bool) -> ShardRounds | None:
     """Return the rounds of the sharded module's model; with `begin` make them if there are none."""
     context = module._get_fsdp_state()._state_ctx
@@ -400,5 +412,6 @@ def rounds_of(module: Any, begin: bool) -> ShardRounds | None:
         params = [param for group in ours for param in group.fsdp_params]
         exchange = _exchange_of([group._reduce_scatter_comm.shared for group in ours])
         made = _rounds[context] = ShardRounds(params, context.all_states[0]._modules[0], exchange)
+        _expected.difference_update(module for state in context.all_states for module in state._modules)
         watching.follow(made, max(group.mesh_info.mesh.size() for group in ours))
     return _rounds.get(context)

@@ -10,9 +10,7 @@ goes straight to everybody.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
-from pathlib import Path
 
 
 class Route:
@@ -37,15 +35,3 @@ class Route:
 def routes_of(hosts: Sequence[str]) -> list[Route]:
     """Return the route of each rank's part."""
     return [Route(hosts, owner) for owner in range(len(hosts))]
-
-
-def own_host() -> str:
-    """Return an identifier that ranks of one host share, and others do not: of a machine's network, or a container's.
-
-    A rank that cannot tell counts as alone on its host.
-    """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {Path('/proc/self/ns/net').stat().st_ino}"
-    except OSError:
-        return secrets.token_hex()

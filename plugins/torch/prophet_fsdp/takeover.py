@@ -21,15 +21,14 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 
-from prophet_ddp.environment import settings_for
+from prophet_ddp.environment import own_host, settings_for
 from prophet_ddp.lost_ranks import ended_rank
 from prophet_ddp.meeting import LostRank, agree_or_end
 from prophet_ddp.wide_gloo import backend_on_processors, wide_group
 from prophet_fsdp import watching
 from prophet_fsdp.collectives import Gather, Reduce, SharedRounds, stand_behind_all_reduce
 from prophet_fsdp.order import order_of
-from prophet_fsdp.rounds import name_of
-from prophet_fsdp.routes import own_host
+from prophet_fsdp.rounds import expect, makes_gradients, name_of
 from prophet_fsdp.says import Iterations
 from prophet_fsdp.wire import ShardGroups, ShardWire
 from prophet_scheduler import __version__
@@ -98,6 +97,7 @@ def take_over(module: Any, told: Settings) -> None:
         stand_behind_all_reduce()
     if parts is not None or replicas is not None:
         module.set_custom_reduce_scatter(Reduce(parts, replicas, module, group))
+        expect(module)
 
 
 def _groups(mesh_info: Any) -> tuple[dist.ProcessGroup | None, dist.ProcessGroup | None]:
@@ -200,7 +200,7 @@ def _connect(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
             _keep(f"rank {rank} says that {text}")
             return None
     hosts, _ = _agree(group, own_host())
-    watch_backward(within=True)
+    watch_backward(makes_gradients)
     torch_guards.install()  # Threads that begin before the first gradient are watched, too.
     steps.install()
     upward, downward = groups

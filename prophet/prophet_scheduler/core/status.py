@@ -142,6 +142,8 @@ class Observed:
     """True if FSDP2 keeps parameters after forward."""
     on_host: int = 1
     """Ranks that share a host and its link."""
+    one_host: bool = False
+    """True if all ranks share a host, so that they use no link."""
     message_s: float | None = None
     """Time of a message between ranks beside its bytes; None if it was not seen."""
 

@@ -33,6 +33,7 @@ RATES_APART = 1000.0
 """Factor by which the search goes above and below the rate that sends all bytes in the measured wait."""
 LEAST_SHOWN = 0.005
 """Minimum share of waiting for slower ranks that is shown; less would round to 0%."""
+ALL_HERE = "all ranks are on one machine, so they wait for its processors and not for a link"
 HALVINGS = 16
 """Number of search steps; they leave an interval of 0.02%."""
 
@@ -94,8 +95,9 @@ def lines(seen: Observed) -> list[str]:
     if times.share <= HELD_BACK:
         most = 1 / (1 - times.share) - 1
         return [*said, f"nothing would help: no network could make this job more than {most:.0%} faster"]
-    if seen.own_hook:
-        return [*said, f"not known what would help: {seen.own_hook} changes what is sent"]
+    unknown = f"{seen.own_hook} changes what is sent" if seen.own_hook else ALL_HERE if seen.one_host else ""
+    if unknown:
+        return [*said, f"not known what would help: {unknown}"]
     hardly = []
     for each in sorted(advice_of(seen, times).suggestions, key=lambda suggestion: -suggestion.gain):
         # The error of a gain combines the simulator's usual error and that of the measured wait.

@@ -1,7 +1,7 @@
 """A rank of an FSDP2 job of two, in which iterations take a made-up time: python turns_case.py PROPHET_S OWN_S.
 
-It prints how many iterations FSDP2's own collectives had. With `fails` behind them, rank 1 fails within the backward
-pass that ends their first turn.
+It prints how many iterations FSDP2's own collectives had, and how many function modes the last backward pass had. With
+`fails` behind them, rank 1 fails within the backward pass that ends their first turn.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ ITERATIONS = 50
 
 _ends = OwnTurns.iteration_ends
 _clock = _owned = 0.0
+_modes = -1
 
 
 def _slowed(self: OwnTurns, now: float) -> bool:
@@ -26,6 +27,11 @@ def _slowed(self: OwnTurns, now: float) -> bool:
     _clock += float(sys.argv[1 + self.own])
     _owned += self.own
     return _ends(self, _clock)
+
+
+def _note_modes(*_: object) -> None:
+    global _modes
+    _modes = torch._C._len_torch_function_stack()
 
 
 def _fail(*_: object) -> None:
@@ -39,6 +45,7 @@ if __name__ == "__main__":
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(4)))
     for module in (*model, model):
         fully_shard(module)
+    model[0].register_full_backward_hook(_note_modes)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for iteration in range(ITERATIONS):
         if iteration == BEFORE + LENGTH - 1 and dist.get_rank() == 1 and "fails" in sys.argv:
@@ -46,5 +53,5 @@ if __name__ == "__main__":
         model(torch.ones(2, 64)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-    print(int(_owned))
+    print(int(_owned), _modes)
     dist.destroy_process_group()

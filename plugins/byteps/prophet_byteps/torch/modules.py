@@ -24,6 +24,10 @@ from prophet_scheduler.frontends.torch.life import PROMISE
 from prophet_scheduler.frontends.torch.updates import WAIT_LIMIT_S, unseen_use
 
 
+def _makes_gradients() -> bool:
+    return True
+
+
 class KeyedModuleRounds(KeyedWire, AwaitedRounds):
     """Rounds of one module. `named` are the parameters that BytePS averages, in forward order; `half` is as an Arena's.
 
@@ -45,7 +49,7 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
         self._syncs = syncs
         self._sent_any = False
         self._keyed = KeyedRounds(self._slots, fusion, engine, self.number, half, self._clear)
-        watch_backward(within=True)
+        watch_backward(_makes_gradients)
         self.watch()
 
     def synchronize(self) -> None:

@@ -42,8 +42,9 @@ _before: list[Callable[[Sequence[Any]], None]] = []
 _running: set[int] = set()
 """Threads with a backward pass begun by Python that has not returned."""
 _installed = False
-_looked_at_within = False
-"""True if an engine makes `.grad` within backward, so that the program may access it there."""
+_within: list[Callable[[], bool]] = []
+"""Functions, one for each engine that may make `.grad` within backward, where the program may access it: True if the
+next backward pass may."""
 
 
 class AwaitedRounds(AverageSource):
@@ -395,12 +396,13 @@ class AwaitedRounds(AverageSource):
                     self.wait_activity(WAIT_LIMIT_S)
 
 
-def watch_backward(within: bool = False) -> None:
-    """Notify rounds when a backward pass has returned, however the program called it. `within`: also watch accesses by
-    the program before that.
+def watch_backward(within: Callable[[], bool] | None = None) -> None:
+    """Notify rounds when a backward pass has returned, however the program called it. Also watch accesses by the
+    program in passes before which `within` returns True.
     """
-    global _installed, _looked_at_within
-    _looked_at_within |= within
+    global _installed
+    if within is not None and within not in _within:
+        _within.append(within)
     if _installed:
         return
     _installed = True
@@ -412,13 +414,13 @@ def watch_backward(within: bool = False) -> None:
     def run(*args: Any, **kwargs: Any) -> Any:
         thread = threading.get_ident()
         if thread in _running:
-            with torch_guards.within_backward(_looked_at_within):
+            with _seen_within():
                 return original(*args, **kwargs)
         for tell in list(_before):
             tell(args[0])
         _running.add(thread)
         try:
-            with torch_guards.within_backward(_looked_at_within):
+            with _seen_within():
                 return original(*args, **kwargs)
         finally:
             _running.discard(thread)
@@ -427,6 +429,10 @@ def watch_backward(within: bool = False) -> None:
             torch_guards.watch_thread()
 
     autograd._engine_run_backward = run
+
+
+def _seen_within() -> contextlib.AbstractContextManager[None]:
+    return torch_guards.within_backward(any(within() for within in _within))
 
 
 def _overlapping(slots: Sequence[Slot]) -> set[Slot]:

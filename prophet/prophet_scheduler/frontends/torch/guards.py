@@ -406,6 +406,8 @@ def _before_forward(module: nn.Module) -> bool:
 
     For a compiled module this includes its submodules. Return True if none of our modes may be set during its call.
     """
+    if not _watched and not references.watching_here():
+        return False
     if references.is_at_work():
         return compiled.is_compiled(module)
     if references.watching_here() and not _kept:

@@ -40,6 +40,7 @@ class ModuleUpdates(Updates):
     """
 
     def _none_pending(self) -> None:
+        super()._none_pending()
         rounds = {slot.rounds for slot in self._order}
         self._order, self._wire = [], _Wire(())
         for each in rounds:

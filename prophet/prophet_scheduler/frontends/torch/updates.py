@@ -206,7 +206,8 @@ class Updates:
                 self._none_pending()
 
     def _none_pending(self) -> None:
-        """Note that no update is pending any more."""
+        """Forget what pending updates need: it would keep alive what the program drops or replaces."""
+        self._state_by_slot, self._entries = {}, {}
 
     def state_of(self, slot: Slot) -> list[torch.Tensor]:
         """Return the state tensors of this parameter, to which the program may have references."""
