@@ -48,8 +48,6 @@ class StudyRecipe:
     """True if its cells are also simulated."""
     figures: Mapping[str, str] = field(default_factory=dict)
     """Names beside the page, by file of a run."""
-    replaces: tuple[str, ...] = ()
-    """Names of notes that its results replace."""
 
 
 STUDIES: Mapping[str, StudyRecipe] = {
@@ -70,7 +68,6 @@ STUDIES: Mapping[str, StudyRecipe] = {
         figures={
             f"{name}.png": f"real-peers-{name}.png" for name in ("iteration-times", "gradients-0", "throughput-0")
         },
-        replaces=("real-overheads",),
     ),
     "real-train-resnet": StudyRecipe("train-resnet.yaml"),
     "real-replay-models": StudyRecipe("replay-models.yaml"),
@@ -192,7 +189,7 @@ def main(arguments: list[str] | None = None) -> int:
                 kept.keep(options.results, name, Study, beside(stored.data), stored.measured)
             elif not (options.missing and stored is not None and is_of(stored.data, config)):
                 data = study(recipe, config, options.out / name, options.results)
-                kept.keep(options.results, name, Study, data, replaces=recipe.replaces)
+                kept.keep(options.results, name, Study, data)
         return 0
 
     return exit_status(work)
