@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
-from pydantic_core import to_json
+from pydantic_core import to_json, to_jsonable_python
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.files import write_whole
 from prophet_scheduler.lab.config import Cell, Experiment, experiment_of
-from prophet_scheduler.lab.records import CellResult, PolicyResult, Results, first_error, read
+from prophet_scheduler.lab.records import CellResult, PolicyResult, first_error, read
 
 RESULTS = Path("docs/results")
 """Folder of the pages, with their sources in data/ and notes/."""
@@ -130,12 +130,12 @@ class Study:
         return list(zip(cells, self.points, strict=True))
 
 
-def study_of(experiment: Experiment, results: Results) -> Study:
+def study_of(experiment: Experiment, cells: Sequence[CellResult]) -> Study:
     """Return the part of an experiment's results to keep. Raises UserError if they are of another config."""
-    if len(results.cells) != len(experiment.cells):
+    if len(cells) != len(experiment.cells):
         raise UserError(f"{experiment.file}: its results are of another config; run it again")
-    pairs = zip(results.cells, experiment.cells, strict=True)
-    return Study(results.config, [Point(small(cell), place.cluster.workers) for cell, place in pairs])
+    points = [Point(small(cell), of.cluster.workers) for cell, of in zip(cells, experiment.cells, strict=True)]
+    return Study(to_jsonable_python(experiment.source), points)
 
 
 def small(cell: CellResult) -> CellResult:

@@ -7,6 +7,7 @@ seconds, sizes bytes.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import random
@@ -116,10 +117,8 @@ class MemoryWatch:
         for node, process in self._processes.items():
             samples = self.samples.setdefault(node, [])
             if done > (samples[-1][0] if samples else 0):
-                try:
+                with contextlib.suppress(psutil.Error):  # the process has just exited
                     samples.append((done, process.memory_info().rss))
-                except psutil.Error:  # the process has just exited
-                    continue
 
     def run_ends(self, error: str | None) -> None:
         self.seconds = time.monotonic() - self._began_s
