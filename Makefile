@@ -167,7 +167,7 @@ map: setup
 memory: setup
 	$(call then-pages,measure memory)
 
-# The cost and robustness of the coordinator of MLfabric jobs: about four minutes on a quiet machine.
+# The cost of the coordinator of MLfabric jobs: about two minutes on a quiet machine.
 coordinator: setup
 	$(call then-pages,measure coordinator)
 

@@ -14,7 +14,6 @@ from prophet_scheduler.core.units import format_size
 from prophet_scheduler.lab.advice import advise
 from prophet_scheduler.lab.advice_record import Advice, Suggestion
 from prophet_scheduler.lab.advice_sources import of_run
-from prophet_scheduler.lab.config import load_experiment
 from prophet_scheduler.lab.records import RESULTS_FILE, read_results
 from prophet_scheduler.lab.results_view import describe_setting
 from prophet_scheduler.lab.simulator_error import prediction_error
@@ -33,8 +32,8 @@ def followed(out: Path, number: int, change: str) -> dict[str, Any]:
     before, after = out / f"cell{2 * number}", out / f"cell{2 * number + 1}"
     situation, measured_s = of_run(before)
     advice = advise(situation, measured_s, error_of=prediction_error)
-    plain = advise(situation, error_of=prediction_error)
     suggestion = _suggestion(advice, change)
+    uncalibrated = _suggestion(advise(situation, error_of=prediction_error), change)
     (cell,) = read_results(after / RESULTS_FILE).cells
     (real,) = cell.policies.values()
     if real.rest_s is None:
@@ -47,9 +46,8 @@ def followed(out: Path, number: int, change: str) -> dict[str, Any]:
         "words": suggestion.words,
         "now_s": measured_s,
         "predicted_s": suggestion.iteration_s,
-        "uncalibrated_s": _suggestion(plain, change).iteration_s,
+        "uncalibrated_s": uncalibrated.iteration_s,
         "real_s": real.rest_s,
-        "helped": suggestion.helps,
     }
 
 
@@ -60,10 +58,7 @@ def _suggestion(advice: Advice, change: str) -> Suggestion:
     return suggestion
 
 
-def measure(out: Path, results: Path, *, config: str = str(CONFIG)) -> dict[str, Any]:
+def measure(out: Path, results: Path) -> dict[str, Any]:
     """Run missing cells, and advise. `at_rest` marks times at rest: older data has medians. Raises UserError."""
-    cells = len(load_experiment(Path(config)).cells)
-    if cells != 2 * len(CHANGES):
-        raise UserError(f"{config}: it has {cells} cells; {2 * len(CHANGES)} are wanted, a pair for each change")
-    measured(Path(config), out)
+    measured(CONFIG, out)
     return {"rows": [followed(out, number, change) for number, change in enumerate(CHANGES)], "at_rest": True}

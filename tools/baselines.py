@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -143,9 +142,9 @@ def main(way: Way) -> None:
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: transformer.rate_of(step, RISING))
     after_step = register(ddp, way)
     sentences = torch.from_numpy(text(transformer.TEST_SENTENCES, transformer.LENGTH + 1, words, transformer.TEST_SEED))
-    began: list[float] = [time.monotonic()]
-    untimed_s, right = [0.0], []
+    result: dict[str, list[float]] = {"iterations_s": [], "right": []}
     for iteration in range(ITERATIONS):
+        began = time.monotonic()
         optimizer.zero_grad()
         batch = text(BATCH, transformer.LENGTH + 1, words, rank * ITERATIONS + iteration)
         transformer.loss_of(ddp, torch.from_numpy(batch)).backward()
@@ -153,18 +152,14 @@ def main(way: Way) -> None:
         optimizer.step()
         schedule.step()
         after_step()
-        off_s = 0.0
-        if not (iteration + 1) % EVERY:
+        evaluated = not (iteration + 1) % EVERY
+        if evaluated:
             dist.all_reduce(sum((param.detach().sum() for param in model.parameters()), torch.zeros(())))
-            look_s = time.monotonic()
-            right.append(accuracy(mean_of(model), sentences[:, :-1], sentences[:, 1:]))
+        result["iterations_s"].append(time.monotonic() - began)
+        if evaluated:
+            result["right"].append(accuracy(mean_of(model), sentences[:, :-1], sentences[:, 1:]))
             dist.barrier()
-            off_s = time.monotonic() - look_s
-        began.append(time.monotonic())
-        untimed_s.append(off_s)
     if rank == 0:
-        spans = zip(itertools.pairwise(began), untimed_s[1:], strict=True)
-        result: dict[str, Any] = {"iterations_s": [end - begin - off for (begin, end), off in spans], "right": right}
         print(json.dumps(result))
     dist.destroy_process_group()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import statistics
-import time
+import timeit
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,7 @@ def plan_seconds() -> float:
     profile = Profile("bench", gradients)
     policy = get_policy("prophet")
     network = Network(bandwidth=31.25e6, overhead_s=0.0005, ack_delay_s=0.002)
-    times = []
-    for _ in range(PLANS):
-        before = time.perf_counter()
-        policy.plan(profile, network)
-        times.append(time.perf_counter() - before)
-    return statistics.median(times)
+    return statistics.median(timeit.repeat(lambda: policy.plan(profile, network), number=1, repeat=PLANS))
 
 
 def measured() -> dict[str, float]:

@@ -1,37 +1,42 @@
-"""Cost of MLfabric's coordinator, and its behavior when killed or flooded.
+"""Cost of MLfabric's coordinator.
 
 Rule of this file: the loads on a real coordinator, and its measurements. The coordinator is `prophet coordinate` in its
-own process. Its workers are synthetic (coordinator_clients.py), except that real clients outlive it. `make coordinator`
-takes about four minutes on a quiet machine.
+own process. Its workers are synthetic, many in one process: they use the real protocol, each on its own connection
+(prophet_mlfabric/conversation.py), but an update is only a configured wait. Times are seconds of the monotonic clock.
+`make coordinator` takes about two minutes on a quiet machine. Tests of the plugin kill and flood the coordinator.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import logging
+import math
 import multiprocessing
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import replace
-from logging.handlers import BufferingHandler
+from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
+import numpy as np
 import psutil
 
-from prophet_mlfabric.client import CoordinatorClient
-from prophet_mlfabric.settings import CoordinatorSettings
+from prophet_mlfabric.conversation import Conversation, Result
+from prophet_mlfabric.messages import MOST_ANSWER_BYTES, Hello, decode_answer, framed, take_frames
+from prophet_mlfabric.ports import Outcome, Permission
+from prophet_mlfabric.studies.agenda import Agenda
 from prophet_scheduler.core.errors import UserError
-from tools.coordinator_clients import TENANT, WorkerLoad, drive, flood
+from prophet_scheduler.hub import Hub, Owner, lives_or_ends
 from tools.figures import percentile
 
 TOKEN = "0123456789abcdef"
@@ -42,13 +47,153 @@ LOADS = ((PROBES, 100.0), (100, 100.0), (1000, 100.0), (1000, 300.0), (1000, 100
 WIRE_WORKERS = 12
 WIRE_PUSH_S = 0.01
 WIRE_RATE_BYTES = 1.25e9
-OUTLIVING = 4
-"""Number of real clients whose coordinator is killed."""
-OUTLIVING_BOUND_S = 0.5
-PUSH_S = 0.01
-"""Seconds that one of their updates takes."""
-REQUESTS = 1_000_000
-START_S = 20.0
+END_S = 20.0
+"""Maximum seconds until the coordinator has ended."""
+TENANT = "load"
+BOUND_S = 5.0
+"""Seconds after which an update goes in arrival order. None should: those that do are counted and shown."""
+MOST_WAITING = 50
+"""Maximum workers that wait to be admitted at once: a coordinator accepts a limited number of strangers."""
+WELCOME_S = 60.0
+"""Maximum seconds until all workers are admitted."""
+
+
+@dataclass(frozen=True)
+class WorkerLoad:
+    """Load from one process of workers. Sizes in bytes, times in seconds, `rate` in updates per second of all workers.
+
+    With `rate` 0 a worker asks as soon as its last update is applied. An update takes `push_s` times a factor drawn
+    uniformly from the range `takes`.
+    """
+
+    address: str
+    first: int
+    workers: int
+    seconds: float
+    rate: float = 0.0
+    size_bytes: int = 1
+    push_s: float = 0.0
+    takes: tuple[float, float] = (1.0, 1.0)
+    nice: int = 0
+
+
+@dataclass
+class Seen:
+    """Observations of a process's workers, in seconds: the time from each Ask to its start, and the wire's idle time
+    between the end of an update and the start of the next. `ungranted` counts updates without a grant.
+    """
+
+    waits_s: list[float] = field(default_factory=list)
+    idle_s: list[float] = field(default_factory=list)
+    updates: int = 0
+    ungranted: int = 0
+
+
+class _Worker:
+    def __init__(self, load: WorkerLoad, number: int, process: _Process) -> None:
+        place = urlsplit(load.address)
+        own = socket.create_connection((place.hostname or "", place.port or 0), WELCOME_S)
+        lives_or_ends(own)
+        owner = Owner(2 * MOST_ANSWER_BYTES, received=lambda connection: process.received(self))
+        self.connection = process.hub.adopt(own, owner)
+        hello = Hello(tenant=TENANT, worker=number, incarnation=os.getpid(), node=f"machine{number}")
+        self.conversation = Conversation(hello, TOKEN, BOUND_S, time.monotonic())
+        self.updates = 0
+        self.asked_s = 0.0
+
+
+def drive(load: WorkerLoad) -> Seen:
+    """Run the workers for `load.seconds` once all are admitted. Raises UserError if that takes more than WELCOME_S."""
+    os.nice(load.nice)
+    with contextlib.closing(Hub(load.workers, math.inf)) as hub:
+        return _Process(load, hub).run()
+
+
+class _Process:
+    def __init__(self, load: WorkerLoad, hub: Hub) -> None:
+        self.hub = hub
+        self._load = load
+        self._seen = Seen()
+        self._random = np.random.default_rng(load.first)
+        self._workers: list[_Worker] = []
+        self._agenda = Agenda()
+        self._idle_since_s: float | None = None
+
+    def run(self) -> Seen:
+        until_s, waiting = time.monotonic() + WELCOME_S, 0
+        while (more := len(self._workers) < self._load.workers) or waiting:
+            if more and waiting < MOST_WAITING:
+                first = self._load.first + len(self._workers)
+                self._workers.append(_Worker(self._load, first, self))
+                self._wake(self._workers[-1])
+            self._once()
+            waiting = sum(not worker.conversation.welcomed for worker in self._workers)
+            if time.monotonic() > until_s:
+                raise UserError(f"only some of {self._load.workers} workers were welcome within {WELCOME_S:g} s")
+        now = time.monotonic()
+        for place, worker in enumerate(self._workers):
+            rate = self._load.rate
+            self._agenda.at(now + (place / rate if rate else 0.0), partial(self._ask, worker))
+        while time.monotonic() < now + self._load.seconds:
+            self._once()
+        return self._seen
+
+    def _once(self) -> None:
+        """Wait for the next event or message, and handle it."""
+        self.hub.turn(min(self._agenda.next_s, time.monotonic() + 0.1))
+        while self._agenda.next_s <= time.monotonic():
+            _, action = self._agenda.take()
+            action()
+
+    def received(self, worker: _Worker) -> None:
+        """Handle messages to a worker."""
+        for data in take_frames(worker.connection.received, MOST_ANSWER_BYTES):
+            worker.conversation.receive(decode_answer(data), time.monotonic())
+        self._look(worker)
+
+    def _wake(self, worker: _Worker) -> None:
+        """Handle what is due without a message; mostly a heartbeat every second."""
+        self._look(worker)
+        self._agenda.at(max(worker.conversation.next_s, time.monotonic() + 0.2), partial(self._wake, worker))
+
+    def _look(self, worker: _Worker) -> None:
+        talk = worker.conversation
+        talk.turn(time.monotonic())
+        messages, results = talk.take()
+        for message in messages:
+            worker.connection.send(framed(message))
+        if math.isfinite(talk.next_s) and talk.next_s < time.monotonic() + 0.2:
+            self._agenda.at(talk.next_s, partial(self._look, worker))
+        for result in results:
+            self._take(worker, result)
+
+    def _ask(self, worker: _Worker) -> None:
+        """Ask to send the next update; the last one has been applied."""
+        talk, worker.asked_s = worker.conversation, time.monotonic()
+        talk.ask(worker.updates, self._load.size_bytes, talk.version, 1.0, worker.asked_s)
+        worker.updates += 1
+        self._look(worker)
+
+    def _take(self, worker: _Worker, result: Result) -> None:
+        now, load = time.monotonic(), self._load
+        if isinstance(result, Permission):
+            self._seen.waits_s.append(now - worker.asked_s)
+            self._seen.ungranted += not result.coordinated
+            if self._idle_since_s is not None:
+                self._seen.idle_s.append(max(0.0, now - self._idle_since_s))
+                self._idle_since_s = None
+            takes_s = load.push_s * float(self._random.uniform(*load.takes))
+            self._agenda.at(now + takes_s, partial(self._pushed, worker, result.update))
+        elif isinstance(result, Outcome):
+            self._seen.updates += 1
+            next_s = now if not load.rate else max(now, worker.asked_s + load.workers / load.rate)
+            self._agenda.at(next_s, partial(self._ask, worker))
+
+    def _pushed(self, worker: _Worker, update: int) -> None:
+        now = time.monotonic()
+        self._idle_since_s = now
+        worker.conversation.done(update, self._load.size_bytes, now)
+        self._look(worker)
 
 
 class Coordinator:
@@ -67,18 +212,18 @@ class Coordinator:
     def end(self) -> dict[str, int]:
         """Terminate it as an operator does, and return its counts."""
         self.process.send_signal(signal.SIGTERM)
-        self.process.wait(START_S)
-        status = json.loads(self._status.read_text(encoding="utf-8"))
-        return {**status["tenants"][TENANT], "refused_unheard": status["refused"]}
+        self.process.wait(END_S)
+        counts: dict[str, int] = json.loads(self._status.read_text(encoding="utf-8"))["tenants"][TENANT]
+        return counts
 
 
 @contextlib.contextmanager
-def coordinating(folder: Path, listen: str = "127.0.0.1:0", options: Sequence[str] = ()) -> Iterator[Coordinator]:
+def coordinating(folder: Path, options: Sequence[str] = ()) -> Iterator[Coordinator]:
     """Run a coordinator within the context, once it listens. Raises UserError if it does not start."""
     tokens, status = folder / "tokens", folder / "status.json"
     tokens.write_text(f"{TENANT} {TOKEN}\n", encoding="utf-8")
     tokens.chmod(0o600)
-    program = [sys.executable, "-u", "-m", "prophet_scheduler.cli.main", "coordinate", "--listen", listen]
+    program = [sys.executable, "-u", "-m", "prophet_scheduler.cli.main", "coordinate", "--listen", "127.0.0.1:0"]
     command = [*program, "--token-file", str(tokens), "--status", str(status), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -115,8 +260,8 @@ def carried(workers: int, rate: float, seconds: float) -> dict[str, float]:
     """
     rest, share = workers - PROBES, rate / workers
     with loaded(2) as (coordinator, processes):
-        probes = WorkerLoad(coordinator.address, TOKEN, 0, PROBES, seconds, rate=share * PROBES)
-        others = WorkerLoad(coordinator.address, TOKEN, PROBES, rest, seconds + 2.0, rate=share * rest, nice=5)
+        probes = WorkerLoad(coordinator.address, 0, PROBES, seconds, rate=share * PROBES)
+        others = WorkerLoad(coordinator.address, PROBES, rest, seconds + 2.0, rate=share * rest, nice=5)
         running = [(others, processes.submit(drive, others))] if rest else []
         for _, future in running:
             while coordinator.handle.num_fds() < rest and not future.done():
@@ -144,126 +289,17 @@ def handed(seconds: float) -> dict[str, float]:
     size = int(WIRE_RATE_BYTES * WIRE_PUSH_S)
     with loaded(1, ["--delay-bound", str(2 * WIRE_WORKERS)]) as (coordinator, processes):
         address = coordinator.address
-        load = WorkerLoad(address, TOKEN, 0, WIRE_WORKERS, seconds, 0.0, size, WIRE_PUSH_S, takes=(0.7, 1.2))
+        load = WorkerLoad(address, 0, WIRE_WORKERS, seconds, 0.0, size, WIRE_PUSH_S, takes=(0.7, 1.2))
         seen = processes.submit(drive, load).result()
         counts = coordinator.end()
     shown = {"applied_per_s": seen.updates / seconds, "greatest_delay": counts["greatest_delay"]}
     return {"workers": WIRE_WORKERS, "push_s": WIRE_PUSH_S, **shown, **percentiles("idle", seen.idle_s)}
 
 
-class Outliving:
-    """Real clients, each in a thread that keeps asking."""
-
-    def __init__(self, address: str) -> None:
-        every = CoordinatorSettings(address, TENANT, TOKEN, OUTLIVING_BOUND_S)
-        self.clients = [
-            CoordinatorClient(replace(every, node=f"machine{worker}"), worker, watch_nic=False)
-            for worker in range(OUTLIVING)
-        ]
-        self.pushed = 0
-        self.longest_s = 0.0
-        self._stopping = threading.Event()
-        self._lock = threading.Lock()
-        for client in self.clients:
-            client.wait_welcome(START_S)
-        self._pool = ThreadPoolExecutor(OUTLIVING)
-        self._working = [self._pool.submit(self._work, client) for client in self.clients]
-
-    def _work(self, client: CoordinatorClient) -> None:
-        while not self._stopping.is_set():
-            began = time.monotonic()
-            asking = client.ask(1000, client.version, 1.0)
-            asking.permission.result(START_S)
-            time.sleep(PUSH_S)
-            client.done(asking, 1000).result(START_S)
-            with self._lock:
-                self.pushed += 1
-                self.longest_s = max(self.longest_s, time.monotonic() - began - PUSH_S)
-
-    def end(self) -> None:
-        self._stopping.set()
-        for working in self._working:
-            working.result()
-        for client in self.clients:
-            client.close()
-
-
-def outlived(seconds: float) -> dict[str, Any]:
-    """Kill a coordinator in the middle of its work, and later start another at the same address.
-
-    `longest_wait_s` is the longest that an update waited meanwhile, for its grant and for the answer to its Done.
-    `counted_of` has the number of updates that the second coordinator counted, and of all that were pushed.
-    """
-    logger, warnings = logging.getLogger("prophet_scheduler"), BufferingHandler(sys.maxsize)
-    warnings.setLevel(logging.WARNING)
-    logger.addHandler(warnings)
-    logger.propagate = False
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            with coordinating(Path(folder)) as first:
-                workers = Outliving(first.address)
-                time.sleep(seconds)
-                before, workers.longest_s = workers.pushed, 0.0
-                first.process.kill()
-                first.process.wait()
-                time.sleep(seconds)
-                away, longest = workers.pushed, workers.longest_s
-            with coordinating(Path(folder), first.address.removeprefix("tcp://")) as second:
-                until_s = time.monotonic() + START_S
-                while any(client.away for client in workers.clients) and time.monotonic() < until_s:
-                    time.sleep(0.05)
-                time.sleep(seconds)
-                workers.end()
-                counted_of = [second.end()["version"], workers.pushed]
-    finally:
-        logger.removeHandler(warnings)
-        logger.propagate = True
-    return {
-        **{
-            "bound_s": OUTLIVING_BOUND_S,
-            "away_s": seconds,
-            "longest_wait_s": longest,
-            "warnings": len(warnings.buffer),
-        },
-        **{"applied_before": before, "applied_away": away - before, "counted_of": counted_of},
-    }
-
-
-def flooded(requests: int, seconds: float) -> dict[str, float]:
-    """Flood with requests as fast as two connections can, while ten workers continue at 100 updates per second.
-
-    `before_bytes` and `after_bytes` are the coordinator's resident memory.
-    """
-    with loaded(2) as (coordinator, processes):
-        settled = WorkerLoad(coordinator.address, TOKEN, 0, PROBES, 1.0, rate=100.0)
-        processes.submit(drive, settled).result()
-        before = coordinator.handle.memory_info().rss
-        raining = processes.submit(flood, coordinator.address, TOKEN, 5000, requests // 2)
-        waits: list[float] = []
-        first, rains = 100, True
-        while rains:
-            rains = not raining.done()
-            load = replace(settled, first=first, seconds=seconds)
-            waits += processes.submit(drive, load).result().waits_s
-            first += PROBES
-        sent, took_s = raining.result()
-        after = coordinator.handle.memory_info().rss
-        counts = coordinator.end()
-    refused = counts["refused"] + counts["refused_unheard"]
-    shown = {"requests": sent, "seconds": took_s, "refused": refused, "before_bytes": before, "after_bytes": after}
-    return {**shown, **percentiles("wait", waits)}
-
-
-def measure(out: Path, results: Path, *, short: int = 0) -> dict[str, Any]:
-    """Measure all; with `short` for two seconds each, as a smoke test. Raises UserError.
+def measure(out: Path, results: Path, *, seconds: float = 15.0) -> dict[str, Any]:
+    """Measure each load for `seconds`. Raises UserError.
 
     `load` is the machine's load average of the last minute.
     """
-    seconds = 2.0 if short else 15.0
-    data = {
-        "carried": [carried(workers, rate, seconds) for workers, rate in LOADS],
-        "handed": handed(seconds),
-        "outlived": outlived(seconds / 3),
-        "flooded": flooded(20_000 if short else REQUESTS, 1.0 if short else 5.0),
-    }
-    return {**data, "load": os.getloadavg()[0]}
+    found = {"carried": [carried(workers, rate, seconds) for workers, rate in LOADS], "handed": handed(seconds)}
+    return {**found, "load": os.getloadavg()[0]}

@@ -2,7 +2,8 @@
 
 Rule of this file: reading and writing kept data; no pages. Measuring tools keep their numbers here, so that `make
 pages` needs no measurement; Provenance's line on a page says where they come from. `notes/NAME.md` is written by hand,
-with the date of measurement: numbers whose data is gone, and single observations.
+with the date of measurement: numbers whose data is gone, and single observations. A note whose numbers were measured
+again is on no page, and a test asks for its removal.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ import platform
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
-from pydantic_core import to_json
+from pydantic_core import to_json, to_jsonable_python
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.files import write_whole
 from prophet_scheduler.lab.config import Cell, Experiment, experiment_of
-from prophet_scheduler.lab.records import CellResult, PolicyResult, Results, first_error, read
+from prophet_scheduler.lab.records import CellResult, PolicyResult, first_error, read
 
 RESULTS = Path("docs/results")
 """Folder of the pages, with their sources in data/ and notes/."""
@@ -129,12 +130,12 @@ class Study:
         return list(zip(cells, self.points, strict=True))
 
 
-def study_of(experiment: Experiment, results: Results) -> Study:
+def study_of(experiment: Experiment, cells: Sequence[CellResult]) -> Study:
     """Return the part of an experiment's results to keep. Raises UserError if they are of another config."""
-    if len(results.cells) != len(experiment.cells):
+    if len(cells) != len(experiment.cells):
         raise UserError(f"{experiment.file}: its results are of another config; run it again")
-    pairs = zip(results.cells, experiment.cells, strict=True)
-    return Study(results.config, [Point(small(cell), place.cluster.workers) for cell, place in pairs])
+    points = [Point(small(cell), of.cluster.workers) for cell, of in zip(cells, experiment.cells, strict=True)]
+    return Study(to_jsonable_python(experiment.source), points)
 
 
 def small(cell: CellResult) -> CellResult:
@@ -146,29 +147,12 @@ def small(cell: CellResult) -> CellResult:
     return cell.model_copy(update={"policies": policies})
 
 
-def keep(
-    results: Path,
-    name: str,
-    kind: type[T],
-    data: T,
-    measured: Provenance | None = None,
-    *,
-    replaces: Sequence[str] = (),
-) -> None:
-    """Write data/`name`.json atomically, and remove the notes that it replaces: that of the same name, and `replaces`.
-
-    `measured` None is here and now.
-    """
-    content = {
-        "schema": 1,
-        "measured": asdict(measured or here()),
-        "data": TypeAdapter(kind).dump_python(data, mode="json", exclude_unset=True),
-    }
+def keep(results: Path, name: str, kind: type[T], data: T, measured: Provenance | None = None) -> None:
+    """Write data/`name`.json atomically. `measured` None is here and now."""
+    content = _of(kind).dump_python(KeptData(measured or here(), data), mode="json", exclude_unset=True)
     path = data_file(results, name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(_compact(json.dumps(content, indent=1, allow_nan=False)) + "\n", path)
-    for gone in (name, *replaces):
-        (results / "notes" / f"{gone}.md").unlink(missing_ok=True)
+    write_whole(_compact(json.dumps({"schema": 1, **content}, indent=1, allow_nan=False)) + "\n", path)
 
 
 def kept(results: Path, name: str, kind: type[T]) -> KeptData[T] | None:
@@ -176,13 +160,11 @@ def kept(results: Path, name: str, kind: type[T]) -> KeptData[T] | None:
     path = data_file(results, name)
     if not path.exists():
         return None
+    return read(path, _of(kind).validate_python, "kept results")
 
-    def check(raw: Any) -> KeptData[T]:
-        whole = TypeAdapter(dict[str, Any]).validate_python(raw)
-        measured = TypeAdapter(Provenance).validate_python(whole.get("measured"))
-        return KeptData(measured, TypeAdapter(kind).validate_python(whole.get("data")))
 
-    return read(path, check, "kept results")
+def _of(kind: type[T]) -> TypeAdapter[KeptData[T]]:
+    return TypeAdapter(KeptData[kind])  # type: ignore[valid-type]
 
 
 def data_file(results: Path, name: str) -> Path:

@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -114,25 +115,23 @@ def timed(
     Use their median: other threads interrupt few of the calls.
     """
     took: dict[str, list[float]] = {name: [] for name in names}
-    before = {name: getattr(owner, name) for name in names}
 
     def timing(name: str) -> Callable[..., object]:
+        function = getattr(owner, name)
+
         def call(*arguments: object, **keywords: object) -> object:
             began_s = clock()
             try:
-                return before[name](*arguments, **keywords)
+                return function(*arguments, **keywords)
             finally:
                 took[name].append(clock() - began_s)
 
         return call
 
-    for name in names:
-        setattr(owner, name, timing(name))
-    try:
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            stack.enter_context(mock.patch.object(owner, name, timing(name)))
         yield took
-    finally:
-        for name, call in before.items():
-            setattr(owner, name, call)
 
 
 class WatchedJob:

@@ -1,6 +1,6 @@
 """Growth of the simulator's cost: elapsed time, events and memory by number of workers and gradients.
 
-Rule of this file: measuring and drawing. Each size runs in its own process, to measure its memory separately. `make
+Rule of this file: measuring. Each size runs in its own process, to measure its memory separately. `make
 scaling` runs it; it takes about five minutes.
 """
 
@@ -14,13 +14,11 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from prophet_scheduler.core.optional import need_pyplot
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.policies import get_policy
 from prophet_scheduler.simulate import Cluster, Costs, Options, job_of_profile, simulate
 from prophet_scheduler.simulate.job import alone
 
-FIGURE = "simulator-scaling.png"
 RATE = 125e6
 """Bytes per second of each worker's link."""
 SIZES = ((1, 1000), (10, 1000), (100, 1000), (1000, 1000), (100, 10_000), (300, 10_000), (1000, 10_000))
@@ -49,30 +47,10 @@ def cost_of(workers: int, gradients: int) -> dict[str, Any]:
     return {"workers": workers, "gradients": gradients, **costs}
 
 
-def draw(rows: list[dict[str, Any]], path: Path) -> None:
-    """Draw elapsed time against n log n, on logarithmic axes; the goal is a straight line of slope 1."""
-    pyplot = need_pyplot()
-    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
-    work, wall_s = [row["events"] * math.log2(row["events"]) for row in rows], [row["wall_s"] for row in rows]
-    axes.loglog(work, wall_s, "o", color="#2f6db3")
-    for row, x in zip(rows, work, strict=True):
-        label = f"{row['workers']} x {row['gradients']}"
-        axes.annotate(label, (x, row["wall_s"]), xytext=(6, -10), textcoords="offset points", fontsize=8)
-    per_unit = max(seconds / x for seconds, x in zip(wall_s, work, strict=True))
-    axes.loglog(work, [per_unit * x for x in work], linestyle="--", color="gray", linewidth=1, label="n log n")
-    axes.set(xlabel="n log2 n of n events", ylabel="wall time (s)", title="workers x gradients, one iteration")
-    axes.legend(frameon=False)
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
-
-
 def measure(out: Path, results: Path) -> list[dict[str, Any]]:
-    """Measure all sizes, and draw the figure in `results`. Raises MissingPackage without matplotlib, and OSError."""
-    need_pyplot()  # fail before five minutes are spent
     rows = []
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
         for row in pool.map(cost_of, *zip(*SIZES, strict=True)):
             rows.append(row)
             print(row, flush=True)
-    draw(rows, results / FIGURE)
     return rows

@@ -7,13 +7,14 @@ seconds, sizes bytes.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_name
 from tools import kept
 from tools.kept import here, read_pieces, resumed
 from tools.native_stress import CHECKS, PLAIN, StressProgram, StressRun, build_stress, run_tasks, why_not
-from tools.soak_records import PROPHETS, FaultRun, LongTraining, SoakData, SoakStart, next_start, starts_of, tasks_of
+from tools.soak_records import PROPHETS, FaultRun, LongTraining, SoakData, SoakStart, starts_of, tasks_of, wanted_starts
 
 NAME = "soak"
 ROOT = Path(__file__).parents[1]
@@ -57,6 +58,8 @@ LEAST_SAMPLES = 10
 LEAST_ITERATIONS = 20
 ANY_LENGTH = {"warmup": 2, "target_accuracy": 0.01}
 """Settings of a job that is too short for good accuracy; its weights are compared instead."""
+PARTS = ("starts", "tasks", "training", "faults")
+"""Methods of Soak, and fields of SoakData."""
 Samples = dict[str, list[tuple[int, int]]]
 """Pairs (iterations done, resident bytes then), by node."""
 
@@ -114,10 +117,8 @@ class MemoryWatch:
         for node, process in self._processes.items():
             samples = self.samples.setdefault(node, [])
             if done > (samples[-1][0] if samples else 0):
-                try:
+                with contextlib.suppress(psutil.Error):  # the process has just exited
                     samples.append((done, process.memory_info().rss))
-                except psutil.Error:  # the process has just exited
-                    continue
 
     def run_ends(self, error: str | None) -> None:
         self.seconds = time.monotonic() - self._began_s
@@ -131,14 +132,6 @@ def run(experiment: Experiment, out: Path) -> tuple[str, Run, PolicyResult, Memo
     return name, job, summarize(experiment, [done]).cells[0].policies[name], watch
 
 
-def fault_run(experiment: Experiment, fault: str, out: Path) -> FaultRun:
-    name, job, found, watch = run(experiment, out)
-    digests = found.weights_sha256 or left_weights(job.folder, experiment.cells[0].cluster.workers)
-    weights = digests if isinstance(digests, str) else "workers differ"
-    longest_s = max((time_s for worker in job.workers for time_s in worker.iteration_s), default=None)
-    return FaultRun(fault, name, weights, found.error or "", found.ended_after_s, longest_s, watch.seconds)
-
-
 def left_weights(folder: Path, workers: int) -> str | list[str]:
     """Return the digest of the weights from a job that failed after training: a list of several if workers differ, ""
     if not all workers left any.
@@ -148,15 +141,6 @@ def left_weights(folder: Path, workers: int) -> str | list[str]:
     if len(digests) > 1:
         return sorted(digests)
     return "".join(digests) if all(file.exists() for file in files) else ""
-
-
-def long_training(policy: str, seconds: float, seed: int) -> Experiment:
-    """Return a job of about `seconds` under `policy`, whose rates change at random, every EVERY_S on average."""
-    experiment = load_experiment(TRAINING, [policy], 1)
-    (cell,) = experiment.cells
-    job = cell.job.model_copy(update={"iterations": max(LEAST_ITERATIONS, round(seconds / ITERATION_S)), **ANY_LENGTH})
-    cluster = cell.cluster.model_copy(update={"bandwidth": changing_bandwidth(seed, 4 * seconds)})
-    return replace(experiment, cells=(replace(cell, job=job, cluster=cluster),))
 
 
 def changing_bandwidth(seed: int, seconds: float) -> Bandwidth:
@@ -171,21 +155,25 @@ def changing_bandwidth(seed: int, seconds: float) -> Bandwidth:
     return Bandwidth(points[0][1], changes=tuple(points[1:]))
 
 
-def train_long(experiment: Experiment, out: Path) -> LongTraining:
-    name, job, found, watch = run(experiment, out)
+def train_long(policy: str, seconds: float, seed: int, out: Path) -> LongTraining:
+    """Run a job of about `seconds` under `policy`, whose rates change at random, every EVERY_S on average."""
+    experiment = load_experiment(TRAINING, [policy], 1)
     (cell,) = experiment.cells
+    iterations = max(LEAST_ITERATIONS, round(seconds / ITERATION_S))
+    cluster = cell.cluster.model_copy(update={"bandwidth": changing_bandwidth(seed, 4 * seconds)})
+    cell = replace(cell, job=cell.job.model_copy(update={"iterations": iterations, **ANY_LENGTH}), cluster=cluster)
+    name, job, found, watch = run(replace(experiment, cells=(cell,)), out)
     weights = found.weights_sha256 or ""
     trained_s = sum(job.workers[0].iteration_s) if job.workers else watch.seconds
     hooks = [status.hook for status in job.statuses if status.hook is not None]
     return LongTraining(
         policy=name,
-        iterations=cell.job.iterations,
+        iterations=iterations,
         seconds=trained_s,
-        rates=sum(at_s <= trained_s for at_s, _ in cell.cluster.bandwidth.changes),
+        rates=sum(at_s <= trained_s for at_s, _ in cluster.bandwidth.changes),
         weights=weights if isinstance(weights, str) else "workers differ",
         messages=hooks[0].tasks if hooks else None,
         unfinished=sum(hook.pending + hook.pushes.in_flight + hook.pulls.in_flight for hook in hooks),
-        watchdog_releases=sum(hook.watchdog_releases for hook in hooks),
         recuts=job.statuses[0].recuts if job.statuses else 0,
         growth_bytes=growth(watch.samples),
         resident_bytes={node: samples[-1][1] for node, samples in watch.samples.items() if samples},
@@ -225,14 +213,14 @@ SHORT = Amounts(2, 100_000, 0, 5.0, 1, (), PROPHETS[:1], True)
 
 @dataclass(frozen=True)
 class Soak:
-    """Pieces of a soak in the folder `out`."""
+    """Parts of a soak. Each makes its missing pieces in the folder `out`, and returns its figures. Raises UserError."""
 
     out: Path
     amounts: Amounts
 
     def starts(self) -> Any:
         file = self.out / "starts.jsonl"
-        if next_start(read_pieces(file, SoakStart), self.amounts.starts):
+        if len(read_pieces(file, SoakStart)) < len(wanted_starts(self.amounts.starts)):
             command = [sys.executable, "-m", "tools.soak_starts", "--file", str(file.resolve())]
             command += ["--starts", str(self.amounts.starts)]
             ended = subprocess.run(command, cwd=ROOT, env=without_jobs(os.environ), stderr=subprocess.PIPE, text=True)
@@ -268,8 +256,7 @@ class Soak:
         wanted = [*self.amounts.training_policies] * max(1, round(self.amounts.training_s / each_s))
 
         def train(number: int, policy: str) -> LongTraining:
-            experiment = long_training(policy, each_s, number)
-            return train_long(experiment, self.out / "training" / f"{policy}-{number}")
+            return train_long(policy, each_s, number, self.out / "training" / f"{policy}-{number}")
 
         file = self.out / "training.jsonl"
         return resumed(file, LongTraining, wanted, train, lambda job: job.policy)
@@ -278,21 +265,17 @@ class Soak:
         jobs = [short_fault_job()] if self.amounts.only_short_faults else fault_jobs()
         jobs *= self.amounts.rounds
 
-        def run(number: int, key: tuple[str, str]) -> FaultRun:
+        def make(number: int, key: tuple[str, str]) -> FaultRun:
             experiment, fault, policy = jobs[number]
-            return fault_run(experiment, fault, self.out / "faults" / f"{number}-{policy}")
+            _, job, found, watch = run(experiment, self.out / "faults" / f"{number}-{policy}")
+            digests = found.weights_sha256 or left_weights(job.folder, experiment.cells[0].cluster.workers)
+            weights = digests if isinstance(digests, str) else "workers differ"
+            longest_s = max((time_s for worker in job.workers for time_s in worker.iteration_s), default=None)
+            error, after_s = found.error or "", found.ended_after_s
+            return FaultRun(fault, policy, weights, error, after_s, longest_s, watch.seconds)
 
         wanted, file = [(fault, policy) for _, fault, policy in jobs], self.out / "faults.jsonl"
-        return resumed(file, FaultRun, wanted, run, lambda run: (run.fault, run.policy))
-
-
-PARTS: Mapping[str, Callable[[Soak], Any]] = {
-    "starts": Soak.starts,
-    "tasks": Soak.tasks,
-    "training": Soak.training,
-    "faults": Soak.faults,
-}
-"""Functions that return a part's figures after making its missing pieces. They raise UserError."""
+        return resumed(file, FaultRun, wanted, make, lambda run: (run.fault, run.policy))
 
 
 def measure(out: Path, results: Path, *, parts: str = ",".join(PARTS), short: int = 0) -> None:
@@ -309,7 +292,7 @@ def measure(out: Path, results: Path, *, parts: str = ",".join(PARTS), short: in
     data = SoakData() if stored is None else stored.data
     soak = Soak(out, SHORT if short else Amounts())
     for part in chosen:
-        done = replace(data, **{part: PARTS[part](soak)})
+        done = replace(data, **{part: getattr(soak, part)()})
         if done != data:
             load = round(os.getloadavg()[0], 1)
             data = replace(done, measured={**data.measured, part: here()}, load={**data.load, part: load})

@@ -5,9 +5,10 @@ Rule of this file: values, their sums, and the definition of wrong results. Time
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from prophet_scheduler.engines.registry import engines, scheduled_engine
@@ -29,7 +30,7 @@ STOCK_EVERY = 3
 @dataclass(frozen=True)
 class SoakStart:
     """One start: `first_s` is the time from the start of its processes until the slower worker's first iteration ends
-    (0 if it does not), `whole_s` until all exit. `wrong` is empty, or one line: it hung, failed, or had wrong results.
+    (0 if it does not), `whole_s` until all exit. `wrong` is empty, or one line: it hung or failed.
     """
 
     engine: str
@@ -93,7 +94,6 @@ class LongTraining:
     messages: int | None = None
     unfinished: int = 0
     """Transfers that were waiting or in flight when the job had finished."""
-    watchdog_releases: int = 0
     recuts: int = 0
     growth_bytes: dict[str, float] = field(default_factory=dict)
     resident_bytes: dict[str, int] = field(default_factory=dict)
@@ -154,24 +154,31 @@ class SoakData:
         return lines
 
 
-def next_start(done: Sequence[SoakStart], wanted: int) -> tuple[str, bool, int] | None:
-    """Return (engine, True for Prophet, kind) of the start to make after those in `done`.
-
-    None once each engine has the `wanted` number of starts under Prophet. The engines take turns.
+def wanted_starts(count: int) -> list[tuple[str, bool, int]]:
+    """Return (engine, True for Prophet, kind) of each start, for `count` starts of each engine under Prophet. The
+    engines take turns.
     """
-    mine = {engine: [start.prophet for start in done if start.engine == engine] for engine in ENGINES}
-    missing = [engine for engine in ENGINES if sum(mine[engine]) < wanted]
-    if not missing:
-        return None
-    engine = min(missing, key=lambda engine: len(mine[engine]))
-    prophet = len(mine[engine]) % STOCK_EVERY != 0
-    return engine, prophet, KINDS[mine[engine].count(prophet) % len(KINDS)]
+    kinds = {prophet: itertools.cycle(KINDS) for prophet in (False, True)}
+    of_engine: list[tuple[bool, int]] = []
+    while sum(prophet for prophet, _ in of_engine) < count:
+        prophet = len(of_engine) % STOCK_EVERY != 0
+        of_engine.append((prophet, next(kinds[prophet])))
+    return [(engine, prophet, kind) for prophet, kind in of_engine for engine in ENGINES]
 
 
 def starts_of(starts: Sequence[SoakStart]) -> list[dict[str, Any]]:
-    """Return the data to keep about starts; `first_s` has the times of those that finished an iteration."""
+    """Return the data to keep about starts; `first_s` has the times of those that finished an iteration.
+
+    A result is wrong if it differs from that of the same job without Prophet, or, if there is none, from the first one.
+    """
+    right: dict[tuple[str, int], SoakStart] = {}
     groups: dict[tuple[str, bool], list[SoakStart]] = {}
-    for start in starts:
+    for start in sorted(starts, key=lambda start: (start.engine, start.prophet)):
+        if not start.wrong:
+            reference = right.setdefault((start.engine, start.kind), start)
+            if start.result != reference.result:
+                of = "Prophet" if reference.prophet else "the engine alone"
+                start = replace(start, wrong=f"losses or weights differ from a start of {of}")
         groups.setdefault((start.engine, start.prophet), []).append(start)
     return [
         {
@@ -182,7 +189,7 @@ def starts_of(starts: Sequence[SoakStart]) -> list[dict[str, Any]]:
             "first_s": [round(start.first_s, 3) for start in mine if start.first_s > 0],
             "wrong": [start.wrong for start in mine if start.wrong],
         }
-        for (engine, prophet), mine in sorted(groups.items())
+        for (engine, prophet), mine in groups.items()
     ]
 
 

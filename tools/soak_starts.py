@@ -21,8 +21,6 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +36,9 @@ from prophet_scheduler.lab.testbed.launch import own_shared_memory
 from tools import ddp_stress
 from tools.ddp_stress import StressJob, Wrong
 from tools.jobs import ONE_THREAD
-from tools.kept import add_piece, read_pieces
+from tools.kept import resumed
 from tools.ports import free_port
-from tools.soak_records import SoakStart, next_start
+from tools.soak_records import SoakStart, wanted_starts
 
 ITERATIONS = 6
 WORKERS = 2
@@ -112,29 +110,19 @@ def start(engine: str, prophet: bool, kind: int, seed: int, folder: Path) -> Soa
     return SoakStart(engine, prophet, kind, first_s, whole_s, result[:16])
 
 
-def judged(new: SoakStart, done: Sequence[SoakStart]) -> SoakStart:
-    """Mark `new` as wrong if its result differs from the same job's without Prophet, or else from an earlier one's."""
-    same = [s for s in done if (s.engine, s.kind) == (new.engine, new.kind) and not s.wrong]
-    reference = next((start for start in same if not start.prophet), next(iter(same), None))
-    if new.wrong or reference is None or reference.result == new.result:
-        return new
-    of = "Prophet" if reference.prophet else "the engine alone"
-    return replace(new, wrong=f"losses or weights differ from a start of {of}")
-
-
-def run(wanted: int, file: Path) -> int:
-    """Make starts until there are enough. No `with`: forked processes would also leave through it."""
+def run(count: int, file: Path) -> int:
+    """Make the missing starts. No `with`: forked processes would also leave through it."""
     os.environ[settings.CACHE] = settings.OFF
     torch.set_num_threads(1)
     reexec_in_user_namespace()
-    done = read_pieces(file, SoakStart)
     folder = file.parent.resolve() / "starts"
     folder.mkdir(parents=True, exist_ok=True)
     gc.freeze()  # or each process's exit would visit all imported objects
-    while coming := next_start(done, wanted):
-        done.append(judged(start(*coming, len(done), folder), done))
-        add_piece(file, done[-1])
-        print(done[-1], flush=True)
+
+    def make(number: int, key: tuple[str, bool, int]) -> SoakStart:
+        return start(*key, number, folder)
+
+    resumed(file, SoakStart, wanted_starts(count), make, lambda start: (start.engine, start.prophet, start.kind))
     return 0
 
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from prophet_scheduler.cli.options import exit_status
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.config import Cell, Experiment, load_experiment
-from prophet_scheduler.lab.records import RESULTS_FILE, SCHEMA, CellResult, Results, read_results
+from prophet_scheduler.lab.records import RESULTS_FILE, CellResult, Results, read_results
 from prophet_scheduler.lab.results import as_measured, failures, summarize, summarize_cell
 from prophet_scheduler.lab.results_view import describe_setting
 from prophet_scheduler.lab.runs import CellRuns
@@ -48,8 +48,6 @@ class StudyRecipe:
     """True if its cells are also simulated."""
     figures: Mapping[str, str] = field(default_factory=dict)
     """Names beside the page, by file of a run."""
-    replaces: tuple[str, ...] = ()
-    """Names of notes that its results replace."""
 
 
 STUDIES: Mapping[str, StudyRecipe] = {
@@ -70,7 +68,6 @@ STUDIES: Mapping[str, StudyRecipe] = {
         figures={
             f"{name}.png": f"real-peers-{name}.png" for name in ("iteration-times", "gradients-0", "throughput-0")
         },
-        replaces=("real-overheads",),
     ),
     "real-train-resnet": StudyRecipe("train-resnet.yaml"),
     "real-replay-models": StudyRecipe("replay-models.yaml"),
@@ -103,10 +100,7 @@ def measured(config: Path, out: Path) -> Study:
         whole += results.cells
     if refused:
         raise UserError(f"{refused}; run it again: only what is missing is measured")
-    together = Results(
-        schema=SCHEMA, config=to_jsonable_python(experiment.source), repeats=experiment.repeats, cells=whole
-    )
-    return kept.study_of(experiment, together)
+    return kept.study_of(experiment, whole)
 
 
 def earlier(experiment: Experiment, folder: Path) -> Results | None:
@@ -122,7 +116,7 @@ def earlier(experiment: Experiment, folder: Path) -> Results | None:
 def simulated(config: Path) -> Study:
     """Run a config on the simulator, and return the data to keep. Raises UserError."""
     experiment = load_experiment(config)
-    return kept.study_of(experiment, summarize(experiment, simulated_runs(experiment)))
+    return kept.study_of(experiment, summarize(experiment, simulated_runs(experiment)).cells)
 
 
 def simulated_runs(experiment: Experiment) -> list[CellRuns]:
@@ -165,7 +159,7 @@ def study(recipe: StudyRecipe, config: Path, out: Path, results: Path) -> Study:
     else:
         experiment = load_experiment(config)
         run_session(experiment, out)
-        data = kept.study_of(experiment, read_results(out / RESULTS_FILE))
+        data = kept.study_of(experiment, read_results(out / RESULTS_FILE).cells)
         for file, name in recipe.figures.items():
             shutil.copyfile(out / file, results / name)
     return beside(data) if recipe.beside else data
@@ -192,7 +186,7 @@ def main(arguments: list[str] | None = None) -> int:
                 kept.keep(options.results, name, Study, beside(stored.data), stored.measured)
             elif not (options.missing and stored is not None and is_of(stored.data, config)):
                 data = study(recipe, config, options.out / name, options.results)
-                kept.keep(options.results, name, Study, data, replaces=recipe.replaces)
+                kept.keep(options.results, name, Study, data)
         return 0
 
     return exit_status(work)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 
-from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab import session
 from prophet_scheduler.lab.config import Experiment, load_experiment
 from prophet_scheduler.lab.records import CellResult, Results, write_results
@@ -48,12 +47,10 @@ def test_every_pair_runs_and_is_advised_on(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(studies, "run_session", run)
     monkeypatch.setattr(session, "run_session", run)
+    monkeypatch.setattr(advise, "CONFIG", config)
     monkeypatch.setattr(advise, "CHANGES", ("prophet",))
     out = tmp_path / "out"
-    advised = advise.measure(out, tmp_path, config=str(config))
+    advised = advise.measure(out, tmp_path)
     (followed,) = advised["rows"]
-    assert [followed[key] for key in ("change", "now_s", "real_s", "helped")] == ["prophet", 1.0, 1.0, True]
+    assert [followed[key] for key in ("change", "now_s", "real_s")] == ["prophet", 1.0, 1.0]
     assert followed["predicted_s"] < 0.95 and followed["predicted_s"] != followed["uncalibrated_s"]
-    monkeypatch.setattr(advise, "CHANGES", CHANGES)
-    with pytest.raises(UserError, match="12 are wanted, a pair for each change"):
-        advise.measure(out, tmp_path, config=str(config))

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from prophet_scheduler.core.settings import DDP_NCCL
-from tools import gpu, gpu_job, kept, measure
+from tools import gpu, kept, measure
 from tools.gpu import GpuJob, GpuRun
 from tools.ports import free_port
 
@@ -76,8 +76,3 @@ def test_the_program_trains_with_the_same_bits_on_all_ranks(tmp_path: Path) -> N
     assert len(results[0]["seen"]) == 7 + looks
     assert results[0]["seen"][0] == results[1]["seen"][0], "both look at the same average"
     assert results[0]["seen"][2] != results[1]["seen"][2], "each has a loss of its own"
-
-
-def test_ranks_have_other_batches() -> None:
-    first, second = (gpu_job.batch_of("small", 0, rank)[0] for rank in (0, 1))
-    assert first.shape == second.shape and not first.equal(second)

@@ -37,7 +37,7 @@ def test_a_study_is_small_and_has_its_workers_and_the_same_floats(tmp_path: Path
     experiment = loaded(REPLAY, tmp_path)
     simulate_session(experiment, tmp_path / "out")
     results = read_results(tmp_path / "out" / "results.json")
-    study = kept.study_of(experiment, results)
+    study = kept.study_of(experiment, results.cells)
     kept.keep(tmp_path, "study", Study, study, PROVENANCE)
     shown = kept.kept(tmp_path, "study", Study)
     assert shown is not None
@@ -52,18 +52,14 @@ def test_a_study_is_small_and_has_its_workers_and_the_same_floats(tmp_path: Path
     whole = (tmp_path / "out" / "results.json").stat().st_size
     assert kept.data_file(tmp_path, "study").stat().st_size < whole / 4
     with pytest.raises(UserError, match="of another config"):
-        kept.study_of(loaded(changed(REPLAY, "repeats", 1), tmp_path), results.model_copy(update={"cells": []}))
+        kept.study_of(loaded(changed(REPLAY, "repeats", 1), tmp_path), [])
 
 
-def test_a_note_stands_in_until_there_is_data(tmp_path: Path) -> None:
+def test_a_note_has_its_links_as_on_a_page(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "peers.md").write_text("*A note of 2026-01-01.* ![times](../times.png)\n")
     assert kept.note(tmp_path, "peers") == "*A note of 2026-01-01.* ![times](times.png)\n"
     assert kept.note(tmp_path, "others") == ""
-    (tmp_path / "notes" / "costs.md").write_text("*A note of 2026-01-01.*\n")
-    (tmp_path / "notes" / "seen.md").write_text("*A note of 2026-01-01.*\n")
-    kept.keep(tmp_path, "peers", Numbers, Numbers([]), PROVENANCE, replaces=("costs",))
-    assert [path.name for path in (tmp_path / "notes").iterdir()] == ["seen.md"]
 
 
 def test_pieces_are_kept_a_line_each_and_a_wrong_line_is_named(tmp_path: Path) -> None:

@@ -15,13 +15,11 @@ from prophet_scheduler.lab.jobs.record import write_record
 from support.fakes import worker_record
 from support.privileges import skip_without_namespaces
 from support.programs import without_switches
-from tools import kept, pages, soak, soak_records, soak_starts
-from tools.kept import Provenance
+from tools import kept, pages, soak
 from tools.native_stress import StressRun
-from tools.soak_records import FaultRun, LongTraining, SoakData, SoakStart, starts_of, tasks_of
+from tools.soak_records import FaultRun, LongTraining, SoakData, SoakStart, starts_of, tasks_of, wanted_starts
 
 CHECKOUT = Path(__file__).parents[2]
-HERE = Provenance("2026-01-02", "abc1234", "a machine", 2)
 START = SoakStart("byteps", False, 0, 1.5, 2.5, "1f")
 STALL = "repeat 1 of 1: worker0 ended with status 75: prophet: no transfer has finished for 15 s"
 HUNG = "repeat 1 of 1: hung: nothing for 40 s (iterations of 60 done: worker0 9, worker1 9)"
@@ -34,25 +32,24 @@ FAULTS = [
 
 
 def test_starts_come_in_turn_by_engine_with_and_without_prophet_and_by_kind() -> None:
-    done: list[SoakStart] = []
-    while coming := soak_records.next_start(done, 8):
-        engine, prophet, kind = coming
-        done.append(replace(START, engine=engine, prophet=prophet, kind=kind))
-    assert [start.engine for start in done] == ["byteps", "ddp"] * 12
-    for engine in ("byteps", "ddp"):
-        mine = [start for start in done if start.engine == engine]
-        assert [start.prophet for start in mine] == [False, True, True] * 4
-        assert [start.kind for start in mine if start.prophet] == [0, 1, 0, 2] * 2
+    starts = wanted_starts(8)
+    assert [engine for engine, _, _ in starts] == ["byteps", "ddp"] * 12
+    for own in (starts[::2], starts[1::2]):
+        assert [prophet for _, prophet, _ in own] == [False, True, True] * 4
+        assert [kind for _, prophet, kind in own if prophet] == [0, 1, 0, 2] * 2
+    assert starts[:20] == wanted_starts(7)[:20], "more starts do not change the first ones"
 
 
 def test_a_start_with_another_result_than_the_engine_alone_is_wrong() -> None:
+    def wrong(*starts: SoakStart) -> list[str]:
+        return [line for part in starts_of(starts) for line in part["wrong"]]
+
     under = replace(START, prophet=True)
-    assert soak_starts.judged(under, []).wrong == ""
-    assert soak_starts.judged(under, [START]).wrong == ""
     other = replace(under, result="2e")
-    assert soak_starts.judged(other, [START]).wrong == "losses or weights differ from a start of the engine alone"
-    assert soak_starts.judged(other, [under]).wrong == "losses or weights differ from a start of Prophet"
-    assert soak_starts.judged(replace(other, kind=1), [START]).wrong == "", "another job"
+    assert wrong(under) == wrong(START, under) == []
+    assert wrong(under, START, other) == ["losses or weights differ from a start of the engine alone"]
+    assert wrong(under, other) == ["losses or weights differ from a start of Prophet"]
+    assert wrong(START, replace(other, kind=1)) == [], "another job"
 
 
 def test_an_engine_that_hangs_alone_is_no_fault_of_prophet() -> None:
@@ -95,20 +92,11 @@ def test_what_is_wrong_is_said_of_every_part() -> None:
     assert SoakData(training=two).wrong() == ["training: jobs of one length have different weights"]
 
 
-def test_the_page_has_the_counts(tmp_path: Path) -> None:
-    starts = [replace(START, first_s=1.0 + n / 100, prophet=n > 4) for n in range(105)]
-    tasks = [StressRun("plain", n, 500_000, 40, 5, 1, 2.0) for n in range(20)]
+def test_the_page_says_what_went_wrong_and_how_jobs_ended(tmp_path: Path) -> None:
     training = [LongTraining("prophet", 3600, 900.0, 90, "1f", unfinished=2)]
-    measured = {"starts": HERE, "faults": HERE}
-    load = {"starts": 4.2, "faults": 0.1}
-    data = SoakData(measured, load, starts_of(starts), tasks_of(tasks), training, FAULTS)
-    kept.keep(tmp_path, "soak", SoakData, data, HERE)
+    data = SoakData(starts=starts_of([START, replace(START, prophet=True)]), training=training, faults=FAULTS)
+    kept.keep(tmp_path, "soak", SoakData, data)
     page = pages.page(tmp_path, "../reliability.md")
-    assert f"{HERE.line()} The load average of its last minute was 4.2. Small jobs" in page
-    assert "100 on BytePS, 0 wrong" in page and "BytePS: p99 2.03 s, alone 1.04 s" in page
-    assert "| BytePS | yes | 100 | 0 | 0 | 0 | " in page and " | 2.03 | 2.04 |" in page
-    assert "10,000,000: 0 lost" in page and "| none | 10,000,000 | 800 | 100 | 20 | 0 | 40 |" in page
-    assert "0.25 hours, 0 hung or failed, 2 tasks lost" in page
     assert "What went wrong under Prophet:\n\n- training under prophet: 2 tasks lost" in page
     assert "1 jobs, 1 with the same weights, 0 hung" in page and "1 jobs, 1 ended so, 0 hung" in page
     ended = "ended 16 s after the fault began: worker0 ended with status 75: "
@@ -154,7 +142,7 @@ def test_a_part_that_is_none_is_one_line(tmp_path: Path) -> None:
 def test_the_soak_fails_if_something_was_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(soak, "PARTS", {"tasks": lambda soak: []})
+    monkeypatch.setattr(soak.Soak, "tasks", lambda soak: [])
     data = SoakData(training=[LongTraining("prophet", 100, 20.0, 3, "1f", unfinished=2)])
     kept.keep(tmp_path, "soak", SoakData, data)
     with pytest.raises(UserError, match="wrong under Prophet: 1;"):
