@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from prophet_mlfabric.conversation import Conversation, Result
+from prophet_mlfabric.conversation import Conversation, Outcome, Permission
 from prophet_mlfabric.messages import (
     LENGTH_BYTES,
     MOST_ANSWER_BYTES,
@@ -27,7 +27,6 @@ from prophet_mlfabric.messages import (
     framed,
     take_frames,
 )
-from prophet_mlfabric.ports import Outcome, Permission
 from prophet_mlfabric.studies.agenda import Agenda
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.hub import Connection, Hub, Owner, lives_or_ends
@@ -152,7 +151,7 @@ class _Process:
             worker.connection.send(framed(message))
         if math.isfinite(talk.next_s) and talk.next_s < time.monotonic() + 0.2:
             self._agenda.at(talk.next_s, partial(self._look, worker))
-        for result in results:
+        for _, result in results:
             self._take(worker, result)
 
     def _ask(self, worker: _Worker) -> None:
@@ -162,7 +161,7 @@ class _Process:
         worker.updates += 1
         self._look(worker)
 
-    def _take(self, worker: _Worker, result: Result) -> None:
+    def _take(self, worker: _Worker, result: object) -> None:
         now, load = time.monotonic(), self._load
         if isinstance(result, Permission):
             self._seen.waits_s.append(now - worker.asked_s)
