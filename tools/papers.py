@@ -16,10 +16,8 @@ from typing import Any
 import numpy as np
 
 from prophet_mxnet.graph import graph_of_symbol
-from prophet_papers.algorithms.tictac.oracle import graph_time
-from prophet_papers.algorithms.tictac.ordering import tao, tio
-from prophet_papers.algorithms.tictac.toys import flat_graph, sequential_graph
-from prophet_papers.algorithms.tictac.worker import Worker
+from prophet_papers.algorithms.tictac.ordering import graph_time, tao, tio
+from prophet_papers.algorithms.tictac.worker import Worker, flat_graph, sequential_graph
 from prophet_scheduler.core.graph import Graph
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.optional import need

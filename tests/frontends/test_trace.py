@@ -13,8 +13,7 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 from torch.utils._pytree import tree_leaves
 
-from prophet_papers.algorithms.tictac.oracle import graph_time
-from prophet_papers.algorithms.tictac.ordering import tao
+from prophet_papers.algorithms.tictac.ordering import graph_time, tao
 from prophet_scheduler.core.cut import Block, Borders, Cut, blocks_of
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.frontends.torch import awaited, trace

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from prophet_mlfabric.replica_model import ReplicaModel, encoded, load
+from prophet_mlfabric.replica import ReplicaModel, encoded, load
 from prophet_mlfabric.torch.weight_blocks import Counts, WeightBlocks, counts_of
 from prophet_scheduler.lab.testbed import Testbed
 from support.apart import BLOCK_BYTES, WORKERS, JobApart, running

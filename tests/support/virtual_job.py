@@ -15,10 +15,9 @@ from functools import partial
 import numpy as np
 
 from prophet_mlfabric.connections import Connections, Outgoing
-from prophet_mlfabric.conversation import Conversation, Result
+from prophet_mlfabric.conversation import Conversation, Outcome, Permission
 from prophet_mlfabric.coordination import Coordination
 from prophet_mlfabric.messages import Collect, Copy, Hello, decode_answer, encode
-from prophet_mlfabric.ports import Outcome, Pass, Permission
 from prophet_mlfabric.studies.agenda import Agenda
 from prophet_mlfabric.terms import Terms
 
@@ -27,7 +26,7 @@ TENANT, TOKEN = "job", "a token of the tests"
 
 def open_updates(job: Coordination) -> list[tuple[int, int]]:
     """Return pairs of worker and update that were asked for and are not finished."""
-    return [(entry.worker.number, entry.ask.update) for entry in job._updates.by_id.values()]
+    return [(entry.worker.number, entry.ask.update) for entry in job._open.values()]
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class VirtualWorker:
             messages, results = self.conversation.take()
             for message in messages:
                 job.to_coordinator(self, encode(message))
-            for result in results:
+            for _, result in results:
                 self.take(result)
             if not results:
                 break
@@ -114,7 +113,7 @@ class VirtualWorker:
             self.wakes_s = max(self.conversation.next_s, job.now_s + 1e-6)
             job.at(self.wakes_s, self.if_alive(self.look))
 
-    def take(self, result: Result) -> None:
+    def take(self, result: object) -> None:
         match result:
             case Copy():
                 self.copy(result.number)
@@ -134,7 +133,7 @@ class VirtualWorker:
                     self.compute()
                 else:
                     self.conversation.clock(self.rounds, self.rounds, self.job.now_s)
-            case Pass():
+            case bool():
                 self.job.notice_lead(self)
                 self.conversation.clock(self.rounds, self.rounds + 1, self.job.now_s)
                 self.compute()

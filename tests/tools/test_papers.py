@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from prophet_papers.algorithms.tictac.oracle import graph_time
-from prophet_papers.algorithms.tictac.toys import flat_graph, sequential_graph
+from prophet_papers.algorithms.tictac.ordering import graph_time
+from prophet_papers.algorithms.tictac.worker import flat_graph, sequential_graph
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.graph import Graph, Operation, OperationKind
 from support.golden import Golden

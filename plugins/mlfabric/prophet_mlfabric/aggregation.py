@@ -71,6 +71,35 @@ def aggregate(
     `most`. Raises UserError if a transfer would never end.
     """
     cuts = _cuts(weights, most) if weights else [len(order)] * len(order)
+
+    def sums(place: int, state: NetworkState, latest_s: float, limit_s: float) -> list[Group] | None:
+        """Return the runs from index `place` on, reserved in `state` (DetAgg from line 8 on).
+
+        None if aggregators run out, or if the last sum would not arrive before `limit_s`.
+        """
+        groups: list[Group] = []
+        for node in aggregators:
+            if place == len(order):
+                break
+            first, cut = place, cuts[place]
+            arrivals: list[float] = []
+            while place < cut:
+                update = order[place]
+                end, pieces = state.pieces(update.node, node, update.size_bytes, now_s)
+                if end > latest_s:
+                    break
+                state.take(update.node, node, pieces)
+                arrivals.append(end)
+                place += 1
+            if arrivals:
+                members = tuple(order[first:place])
+                end = state.reserve(node, destination, max(update.size_bytes for update in members), max(arrivals))
+                latest_s = max(latest_s, end)
+                if latest_s >= limit_s:
+                    return None
+                groups.append(Group(members, node, tuple(arrivals), end, latest_s))
+        return groups if place == len(order) and latest_s < limit_s else None
+
     latest_s = max(now_s, busy_until_s)
     best = None if order else Aggregation((), latest_s, network.copy())
     straight: list[Group] = []
@@ -80,9 +109,9 @@ def aggregate(
         if latest_s >= limit_s:
             break
         rest = state.copy()
-        sums = _sums(order, direct, rest, destination, aggregators, now_s, latest_s, limit_s, cuts)
-        if sums is not None:
-            best = Aggregation((*straight, *sums), sums[-1].applied_s if sums else latest_s, rest)
+        summed = sums(direct, rest, latest_s, limit_s)
+        if summed is not None:
+            best = Aggregation((*straight, *summed), summed[-1].applied_s if summed else latest_s, rest)
         if direct < len(order):
             update = order[direct]
             end = state.reserve(update.node, destination, update.size_bytes, now_s)
@@ -97,43 +126,3 @@ def _cuts(weights: Sequence[float], most: float) -> list[int]:
     sums = np.concatenate(([0.0], np.cumsum(weights)))
     ends = np.searchsorted(sums, sums[:-1] + most, side="right") - 1
     return [max(place + 1, int(end)) for place, end in enumerate(ends)]
-
-
-def _sums(
-    order: Sequence[Update],
-    start: int,
-    state: NetworkState,
-    destination: Node,
-    aggregators: Sequence[Node],
-    now_s: float,
-    latest_s: float,
-    limit_s: float,
-    cuts: Sequence[int],
-) -> list[Group] | None:
-    """Return the runs from index `start` on, reserved in `state` (DetAgg from line 8 on).
-
-    None if aggregators run out, or if the last sum would not arrive before `limit_s`.
-    """
-    groups: list[Group] = []
-    place, count = start, len(order)
-    for node in aggregators:
-        if place == count:
-            break
-        first, cut = place, cuts[place]
-        arrivals: list[float] = []
-        while place < cut:
-            update = order[place]
-            end, pieces = state.pieces(update.node, node, update.size_bytes, now_s)
-            if end > latest_s:
-                break
-            state.take(update.node, node, pieces)
-            arrivals.append(end)
-            place += 1
-        if arrivals:
-            members = tuple(order[first:place])
-            end = state.reserve(node, destination, max(update.size_bytes for update in members), max(arrivals))
-            latest_s = max(latest_s, end)
-            if latest_s >= limit_s:
-                return None
-            groups.append(Group(members, node, tuple(arrivals), end, latest_s))
-    return groups if place == count and latest_s < limit_s else None

@@ -1,15 +1,26 @@
-"""The worker's end of the connection to its coordinator (ports.py has its values).
+"""The worker's end of the connection to its coordinator.
 
-Rule of this file: one connection, one thread, futures. conversation.py decides what to send and how long to wait.
+Rule of this file: one connection and one thread. conversation.py decides what to send and how long to wait.
 
 Only the thread touches the connection. Calls change the conversation under a lock and wake the thread. An exception in
 the thread ends it with one warning, and all updates go in arrival order from then on.
+
+A worker's round, in this order:
+
+    asking = coordinator.ask(size_bytes, version, norm)     # returns at once
+    permission = asking.permission.result()                 # returns when the update may start; always returns
+    if not permission.goes: discard the update, pull, compute from there
+    push all its blocks to the server (or send it to worker permission.aggregator at permission.address)
+    outcome = coordinator.done(asking, size_bytes).result() # the server has all of it (not called by a sum's members)
+    pull; the model now has at least outcome.version updates
+
+The next `ask` passes this `outcome.version` as its `version` if the pull began after it, or `permission.version` if
+pulls began earlier. So the coordinator never takes an update for fresher than it is, and the delay bound holds.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import logging
 import math
@@ -20,12 +31,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
-from typing import Any
 
 from prophet_mlfabric import messages as msg
-from prophet_mlfabric.conversation import Conversation, Result
+from prophet_mlfabric.conversation import Asking, Conversation, Outcome, Permission
 from prophet_mlfabric.nic_rates import NicWatch
-from prophet_mlfabric.ports import Asking, Outcome, Pass, Permission
 from prophet_mlfabric.settings import CoordinatorSettings, host_and_port
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.forks import free_in_forks
@@ -67,10 +76,8 @@ class CoordinatorClient:
         self._address = settings.address
         place = host_and_port(settings.address, "the coordinator")
         self._answered = free_in_forks(threading.Condition())
-        """Guards the state that threads share: the conversation and the futures."""
+        """Guards the conversation, which threads share."""
         self._talk = Conversation(hello, settings.token, settings.bound_s, time.monotonic())
-        self._futures: dict[tuple[type, bool, int], Future[Any]] = {}
-        """Futures of awaited results, by type, sum or not, and number."""
         self._collect: Callable[[msg.Collect], None] = _ignore
         self._copy: Callable[[msg.Copy], None] = _ignore
         # A worker makes less than one update per millisecond, so a restart does not use a number again.
@@ -113,11 +120,7 @@ class CoordinatorClient:
         Raises UserError for impossible sizes, versions or norms.
         """
         with self._talking() as talk:
-            asking = Asking(next(self._numbers))
-            talk.ask(asking.update, size_bytes, version, norm, time.monotonic())
-            self._futures[Permission, False, asking.update] = asking.permission
-            self._futures[Outcome, False, asking.update] = asking.outcome
-        return asking
+            return talk.ask(next(self._numbers), size_bytes, version, norm, time.monotonic())
 
     def done(self, asking: Asking, size_bytes: int) -> Future[Outcome]:
         """Report that the server has acknowledged every byte. Return `asking.outcome`. A second call does nothing.
@@ -137,9 +140,7 @@ class CoordinatorClient:
     def collected(self, number: int) -> Future[Permission]:
         """Report that a collection has arrived and is summed. The future completes when the sum may be pushed."""
         with self._talking() as talk:
-            future = self._futures.setdefault((Permission, True, number), Future())
-            talk.collected(number, time.monotonic())
-        return future
+            return talk.collected(number, time.monotonic()).permission
 
     def pushed_sum(self, number: int, size_bytes: int) -> None:
         """Report that the server has all of the sum. The workers of its members then get their outcomes."""
@@ -159,14 +160,8 @@ class CoordinatorClient:
         """Report finished rounds and read models, the first ones included. If the two are equal, the future completes
         when the next model may be read: True if the bound on leads allows it, False if the coordinator is away.
         """
-        future: Future[bool] = Future()
         with self._talking() as talk:
-            if rounds == models:
-                self._futures[Pass, False, rounds] = future
-            else:
-                future.set_result(True)
-            talk.clock(rounds, models, time.monotonic())
-        return future
+            return talk.clock(rounds, models, time.monotonic())
 
     def wait_for_others(self) -> tuple[int, ...]:
         """Wait, when this worker ends, until all others have ended or died. Return the dead workers. If the coordinator
@@ -251,28 +246,18 @@ class CoordinatorClient:
         """Send messages and deliver results."""
         with self._answered:
             messages, results = self._talk.take()
-            known = [self._known(result) for result in results]
         for message in messages:
             # Without a connection, `turn` repeats the message later, or gives up on its answer.
             if self._connection is not None and not self._ended:
                 self._connection.send(msg.framed(message))
-        for deliver in known:
-            deliver()
-
-    def _known(self, result: Result) -> Callable[[], None]:
-        """Return the function that delivers a result."""
-        value: Any = result
-        key: tuple[type, bool, int]
-        match result:
-            case msg.Collect():
-                return functools.partial(self._collect, result)
-            case msg.Copy():
-                return functools.partial(self._copy, result)
-            case Pass():
-                key, value = (Pass, False, result.rounds), result.coordinated
-            case _:
-                key = type(result), result.sum, result.update
-        return functools.partial(_resolve, self._futures.pop(key, None), value)
+        for future, value in results:
+            if isinstance(value, msg.Collect):
+                self._collect(value)
+            elif isinstance(value, msg.Copy):
+                self._copy(value)
+            elif future is not None:
+                with contextlib.suppress(InvalidStateError):  # it was cancelled
+                    future.set_result(value)
 
     def _warn(self, why: str) -> None:
         if not self._warned:
@@ -351,10 +336,3 @@ class _Connector:
 
 def _ignore(what: object) -> None:
     pass
-
-
-def _resolve(future: Future[Any] | None, value: Any) -> None:
-    # The future may have a result already, or be cancelled.
-    if future is not None:
-        with contextlib.suppress(InvalidStateError):
-            future.set_result(value)

@@ -1,7 +1,7 @@
 """A worker's side of its conversation with the coordinator: messages to send, and how long to wait for answers.
 
-Rule of this file: calls, answers and the time in; messages and results out. client.py has the socket, the thread and
-the futures.
+Rule of this file: calls, answers and the time in; messages and results out. client.py has the socket and the thread,
+and sets the futures' results.
 
 A question is repeated every quarter of the bound until it is answered, which covers a lost message, a lost connection
 and a restarted coordinator. If an answer takes longer than the bound, the coordinator is *away*: all waiting and new
@@ -20,11 +20,11 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from prophet_mlfabric import messages as msg
-from prophet_mlfabric.ports import Outcome, Pass, Permission
 from prophet_scheduler.core.errors import UserError
 
 BEAT_S = 1.0
@@ -42,9 +42,60 @@ MOST_LOST = 64
 AWAY = "the coordinator is away"
 ANEW = "the coordinator was restarted"
 
-Result: TypeAlias = Permission | Outcome | msg.Collect | Pass | msg.Copy
 _Key: TypeAlias = tuple[bool, int]
 """True for a sum, and its number."""
+
+
+@dataclass(frozen=True)
+class Permission:
+    """Decision about an update or, with `sum`, about the sum of that number. It arrives when the update may start.
+
+    `goes` is False if the update is dropped, for `reason`, before it costs a byte. `aggregator` is the worker to send
+    it to, at `address`; None for the server. The server's model had at least `version` updates at the decision.
+    `coordinated` is False if the coordinator is away or slow: the update then goes in arrival order.
+    """
+
+    update: int
+    goes: bool
+    reason: str
+    aggregator: int | None
+    version: int
+    coordinated: bool
+    address: str = ""
+    sum: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Outcome of an update or a sum that was sent.
+
+    `applied` is True if it is in the server's model, which then had `version` updates. `delay` is its delay in
+    versions; None if the coordinator was away, since nobody counted. If it was lost with its aggregator, `reason` says
+    so: it will never be applied, and may be computed again.
+    """
+
+    update: int
+    applied: bool
+    version: int
+    delay: int | None
+    reason: str = ""
+    sum: bool = False
+
+
+@dataclass(frozen=True)
+class Asking:
+    """A request to send an update or a sum: its `permission`, and its `outcome` once it is applied or lost.
+
+    Both futures always complete: without a coordinator, `permission` after the client's bound and `outcome` at `done`.
+    """
+
+    update: int
+    permission: Future[Permission] = field(default_factory=Future)
+    outcome: Future[Outcome] = field(default_factory=Future)
+
+
+Result: TypeAlias = tuple[Future[Any] | None, Permission | Outcome | bool | msg.Collect | msg.Copy]
+"""A future and its result, or an order to this worker."""
 
 
 class _Stage(enum.Enum):
@@ -70,6 +121,7 @@ class _Open(_Waiting):
     """An open update or sum."""
 
     ask: msg.Ask
+    asking: Asking
     asked_s: float
     stage: _Stage = _Stage.WAITING
     starts_s: float = math.inf
@@ -140,6 +192,7 @@ class Conversation:
         self._lost_asks: dict[int, msg.Ask] = {}
         self._clock: msg.Clock | None = None
         self._passing: _Waiting | None = None
+        self._passed = Future[bool]()
         self._leaving: _Waiting | None = None
         self.died: tuple[int, ...] | None = None
         """Workers that died; None until all others have ended or died."""
@@ -150,8 +203,8 @@ class Conversation:
 
     # Calls of the worker.
 
-    def ask(self, number: int, size_bytes: int, version: int, norm: float, now_s: float) -> None:
-        """Ask to send an update. `take` returns its Permission later. Raises UserError for impossible numbers."""
+    def ask(self, number: int, size_bytes: int, version: int, norm: float, now_s: float) -> Asking:
+        """Ask to send an update. Raises UserError for impossible numbers."""
         try:
             ask = msg.Ask(update=number, size_bytes=size_bytes, version=version, norm=norm)
         except ValueError:
@@ -159,24 +212,24 @@ class Conversation:
                 f"update {number}: {size_bytes} bytes of version {version} with norm {norm}; give numbers of 0 or more"
             ) from None
         self.version = max(self.version, version)
-        self._begin(ask, now_s)
+        return self._begin(ask, now_s)
 
-    def collected(self, number: int, now_s: float) -> None:
-        """Record that all updates of a collection have arrived. `take` returns the Permission of their sum later."""
-        if (True, number) not in self._open:
-            self._begin(msg.Ask(update=number, sum=True), now_s)
+    def collected(self, number: int, now_s: float) -> Asking:
+        """Record that all updates of a collection have arrived, and ask to send their sum."""
+        known = self._open.get((True, number))
+        return self._begin(msg.Ask(update=number, sum=True), now_s) if known is None else known.asking
 
-    def _begin(self, ask: msg.Ask, now_s: float) -> None:
-        entry = _Open(self.patience.time(now_s), ask=ask, asked_s=now_s)
+    def _begin(self, ask: msg.Ask, now_s: float) -> Asking:
+        entry = _Open(self.patience.time(now_s), ask=ask, asking=Asking(ask.update), asked_s=now_s)
         self._open[entry.key] = entry
         if self.away:
             self._go(entry, self.refused or AWAY)
         elif self.welcomed:
             self._insist(entry, [ask], now_s)
+        return entry.asking
 
     def done(self, number: int, size_bytes: int, now_s: float, sum: bool = False) -> None:
-        """Record that the server has all of an update or a sum. `take` returns its Outcome later; a second call does
-        nothing.
+        """Record that the server has all of an update or a sum. A second call does nothing.
 
         Call it also for an update that was reported lost but is in the model after all.
         """
@@ -203,15 +256,21 @@ class Conversation:
         self._rates = msg.NicRates(up=up)
         self._say(self._rates)
 
-    def clock(self, rounds: int, models: int, now_s: float) -> None:
-        """Report finished rounds and read models. If they are equal, `take` returns a Pass for the next model later."""
+    def clock(self, rounds: int, models: int, now_s: float) -> Future[bool]:
+        """Report finished rounds and read models. If the two are equal, the future completes when the next model may be
+        read: True if the bound on leads allows it, False if the coordinator is away.
+        """
         self._clock = msg.Clock(rounds=rounds, models=models)
         self._passing = _Waiting(self.patience.time(now_s)) if rounds == models else None
+        passed = self._passed = Future[bool]()
+        if rounds != models:
+            passed.set_result(True)
         self._say(self._clock)
         if self.away:
             self._pass(False)
         elif self.welcomed and self._passing is not None:
             self._passing.said_s = now_s
+        return passed
 
     def leave(self, now_s: float) -> None:
         """Start leaving: say Bye until `died` is known."""
@@ -280,11 +339,11 @@ class Conversation:
             case msg.Lost():
                 self._lost(answer)
             case msg.Collect():
-                self._results.append(answer)
+                self._results.append((None, answer))
                 if not answer.members:
                     self._denied(msg.Denied(text="nothing is left to sum", update=answer.number, sum=True), now_s)
             case msg.Copy():
-                self._results.append(answer)
+                self._results.append((None, answer))
             case msg.Proceed() if self._passing and self._clock and self._clock.rounds == answer.rounds:
                 self._passing.heard_s = self.patience.time(now_s)
                 if answer.now:
@@ -423,15 +482,16 @@ class Conversation:
         """Release an update or a sum: as granted, or in arrival order for the reason `why`."""
         grant, (of_sum, number) = entry.grant, entry.key
         entry.stage = _Stage.GONE
+        permitted = entry.asking.permission
         if why or grant is None:
-            self._results.append(Permission(number, True, why, None, self.version, False, sum=of_sum))
+            self._results.append((permitted, Permission(number, True, why, None, self.version, False, sum=of_sum)))
             return
         to = grant.aggregator
         if to is not None:
             entry.stage = _Stage.SENT
-        self._results.append(
-            Permission(number, not grant.dropped, grant.reason, to, grant.version, True, grant.address, of_sum)
-        )
+        goes, address = not grant.dropped, grant.address
+        permission = Permission(number, goes, grant.reason, to, grant.version, True, address, of_sum)
+        self._results.append((permitted, permission))
         if grant.dropped:
             self._end(entry, False, grant.reason, version=grant.version)
 
@@ -441,8 +501,8 @@ class Conversation:
         self._end(entry, True, self.refused or AWAY)
 
     def _pass(self, coordinated: bool) -> None:
-        if self._passing is not None and self._clock is not None:
-            self._results.append(Pass(self._clock.rounds, coordinated))
+        if self._passing is not None:
+            self._results.append((self._passed, coordinated))
         self._passing = None
 
     def _end(
@@ -454,9 +514,8 @@ class Conversation:
             self._lost_asks[number] = entry.ask
             if len(self._lost_asks) > MOST_LOST:
                 del self._lost_asks[next(iter(self._lost_asks))]
-        self._results.append(
-            Outcome(number, applied, self.version if version is None else version, delay, reason, of_sum)
-        )
+        outcome = Outcome(number, applied, self.version if version is None else version, delay, reason, of_sum)
+        self._results.append((entry.asking.outcome, outcome))
 
     def take(self) -> tuple[list[msg.Request], list[Result]]:
         """Return, once, the messages to send and the results, each in order."""

@@ -19,6 +19,7 @@ of the model, lag.py decides which updates may go before the replica has another
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from typing import TypeAlias
@@ -33,7 +34,6 @@ from prophet_mlfabric.open_updates import (
     Manner,
     OpenCollection,
     OpenUpdate,
-    OpenUpdates,
 )
 from prophet_mlfabric.ordering import Update
 from prophet_mlfabric.scheduler import Kind, PlannedTransfer, Scheduler
@@ -86,7 +86,13 @@ class Coordination:
         most = math.inf if terms.divergence_bound is None else terms.divergence_bound
         self._scheduler = Scheduler(server, (), terms.delay_bound, divergence_bound=most)
         self._timetable = Timetable(server, terms.delay_bound)
-        self._updates = OpenUpdates()
+        self._open: dict[int, OpenUpdate] = {}
+        """Open updates by the scheduler's number."""
+        self._ready: list[OpenUpdate] = []
+        """Updates for the next batches."""
+        self._held: list[OpenUpdate] = []
+        """Updates that have to wait until workers have read the model."""
+        self._serials = itertools.count()
         self._collections: dict[int, OpenCollection] = {}
         self._first_number = self._next_number = (epoch & 0xFFFFFFFF) * COLLECTIONS
         self.lag = ReplicaLag(most, self._first_number)
@@ -197,27 +203,21 @@ class Coordination:
         if number in worker.finished:
             self._say(worker, worker.finished[number])
         elif number in worker.open:
-            self._repeat(worker.open[number], now_s)
+            grant = worker.open[number].grant
+            self._say(worker, grant.model_copy(update={"start_s": 0.0}) if grant else msg.Wait(update=number))
         elif number < worker.forgotten:
             self._refuse(worker, f"update {number} was finished long ago", ask)
         elif ask.version > self.version:
             self._refuse(worker, f"version {ask.version} is newer than the model, which has {self.version}", ask)
         elif len(worker.open) >= MOST_OPEN:
             self._refuse(worker, f"{MOST_OPEN} updates of worker {worker.number} are open, which is the limit", ask)
-        elif len(self._updates.ready) + len(self._updates.held) >= self.terms.most_waiting:
+        elif len(self._ready) + len(self._held) >= self.terms.most_waiting:
             self._refuse(worker, f"{self.terms.most_waiting} updates are waiting, which is the limit", ask)
         else:
-            held = not self._job.leads.may_send(worker.number)
-            self._repeat(self._updates.add(worker, ask, now_s, held), now_s)
-
-    def _repeat(self, entry: OpenUpdate, now_s: float) -> None:
-        """Repeat the newest answer about an update."""
-        if entry.grant is not None:
-            self._say(entry.worker, entry.grant.model_copy(update={"start_s": 0.0}))
-            return
-        begin_s = math.inf if entry.transfer is None else entry.transfer.begin_s
-        start_s = max(0.0, begin_s - now_s if math.isfinite(begin_s) else self._timetable.busy_until_s - now_s)
-        self._say(entry.worker, msg.Wait(update=entry.ask.update, start_s=start_s))
+            update = Update(next(self._serials), worker.node, float(ask.size_bytes), ask.version, ask.norm)
+            entry = worker.open[number] = self._open[update.id] = OpenUpdate(worker, ask, update, now_s)
+            (self._ready if self._job.leads.may_send(worker.number) else self._held).append(entry)
+            self._say(worker, msg.Wait(update=number))
 
     def _done(self, worker: JobWorker, done: msg.Done, now_s: float) -> None:
         number, norm, granted = done.update, done.norm, False
@@ -300,7 +300,9 @@ class Coordination:
             if worker.proceeds_at is not None and leads.may_read(worker.number):
                 self._say(worker, msg.Proceed(rounds=worker.proceeds_at, now=True))
                 worker.proceeds_at = None
-        self._updates.let_go(leads.may_send)
+        held, self._held = self._held, []
+        for entry in held:
+            (self._ready if leads.may_send(entry.worker.number) else self._held).append(entry)
 
     def _part(self, worker: JobWorker, first: bool, now_s: float) -> None:
         """Tell a worker that has ended how many others still work, and which have died. Once none works, tell all."""
@@ -320,7 +322,7 @@ class Coordination:
         if now_s >= self._check_s:
             self._check(now_s)
         self._timetable.book(self._network, now_s)
-        while self._updates.ready and self._batch_due_s() <= now_s:
+        while self._ready and self._batch_due_s() <= now_s:
             self._decide(now_s)
             self._timetable.book(self._network, now_s)
         while self._let_go(now_s):
@@ -330,14 +332,14 @@ class Coordination:
         return self._said()
 
     def _batch_due_s(self) -> float:
-        if not self._updates.ready or len(self._timetable.planned) >= MOST_PLANNED:
+        if not self._ready or len(self._timetable.planned) >= MOST_PLANNED:
             return math.inf
-        opened_s = self._updates.ready[0].asked_s
+        opened_s = self._ready[0].asked_s
         return min(opened_s + self.terms.batch_s, max(opened_s, self._timetable.busy_until_s - LEAD_S))
 
     def _decide(self, now_s: float) -> None:
         """Plan the transfers of one batch, in the scheduler's order."""
-        batch, self._updates.ready = self._updates.ready[:MOST_BATCH], self._updates.ready[MOST_BATCH:]
+        batch, self._ready = self._ready[:MOST_BATCH], self._ready[MOST_BATCH:]
         network = self._timetable.book(self._network, now_s, None)
         scheduler = self._scheduler
         aggregators = self._job.aggregators(scheduler.server)
@@ -461,7 +463,10 @@ class Coordination:
     def _close(self, entry: OpenUpdate) -> None:
         """Remove an open update from its batch, its transfer and its collection."""
         del entry.worker.open[entry.ask.update]
-        self._updates.remove(entry)
+        del self._open[entry.update.id]
+        for waiting in (self._ready, self._held):
+            if entry in waiting:
+                waiting.remove(entry)
         if entry.transfer is not None:
             self._timetable.withdraw(entry.transfer)
         collection = entry.collection
@@ -501,7 +506,7 @@ class Coordination:
 
     def _entries(self, updates: Iterable[Update]) -> list[OpenUpdate]:
         """Return the updates that are still open: closing one may have closed others."""
-        return [self._updates.by_id[update.id] for update in updates if update.id in self._updates.by_id]
+        return [self._open[update.id] for update in updates if update.id in self._open]
 
     def _say(self, worker: JobWorker, said: msg.Answer) -> None:
         # Not to a restarted worker, whose updates are others.

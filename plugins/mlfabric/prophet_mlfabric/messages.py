@@ -178,10 +178,9 @@ class Welcome(_Message):
 
 
 class Wait(_Item):
-    """Acknowledgement of an Ask: the update will start in about `start_s` seconds."""
+    """Acknowledgement of an Ask: the update is queued."""
 
     kind: Literal["wait"] = "wait"
-    start_s: _Seconds = 0.0
 
 
 class Grant(_Item):

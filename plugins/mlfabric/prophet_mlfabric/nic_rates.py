@@ -27,14 +27,45 @@ BUSY_BYTES_PER_S = 64 * 1024
 """Bytes per second from which a NIC counts as busy. Heartbeats and a coordinator's messages are fewer."""
 
 
-class NicEstimate:
-    """Rate of one NIC's uplink in bytes per second of payload, without headers."""
+class NicWatch:
+    """Samples a NIC while an update is sent or has just been sent, and while an answer is awaited.
 
-    def __init__(self) -> None:
+    `next_s` is the time of the next sample; infinity if none is due. Without an `interface` there are no samples. The
+    rate is that of the uplink, in bytes per second of payload, without headers.
+    """
+
+    def __init__(self, interface: str | None) -> None:
+        self._interface = interface
         self._last: NicSample | None = None
+        self._was_sending = False
         self._periods: deque[tuple[float, float]] = deque()
         """Length in seconds and rate of each sample."""
         self._reported = 0.0
+
+    @property
+    def next_s(self) -> float:
+        return math.inf if self._last is None else self._last.time_s + SAMPLE_S
+
+    def look(self, talk: Conversation, now_s: float) -> None:
+        """Report the NIC's rate to the coordinator if it is news, and excuse its silence while the NIC is busy."""
+        sending, last = talk.sending, self._last
+        if self._interface is None or not (sending or self._was_sending or talk.waits):
+            self._last = None
+            return
+        if last is not None and sending == self._was_sending and now_s < self.next_s:
+            return
+        sample = sample_nic(self._interface, now_s)
+        if sample is None:
+            self._interface = self._last = None
+            return
+        if talk.waits and last is not None:
+            moved = max(sample.bytes_sent - last.bytes_sent, sample.bytes_received - last.bytes_received)
+            if moved >= BUSY_BYTES_PER_S * (now_s - last.time_s):
+                talk.patience.excuse(now_s - last.time_s)
+        self.observe(sample, self._was_sending)
+        self._was_sending = sending
+        if (news := self.news()) is not None:
+            talk.report(news)
 
     def observe(self, sample: NicSample, sending: bool) -> None:
         """Take a sample; `sending` is True if there was always something to send since the last one."""
@@ -55,41 +86,3 @@ class NicEstimate:
             return None
         self._reported = up
         return up
-
-
-class NicWatch:
-    """Samples a NIC while an update is sent or has just been sent, and while an answer is awaited.
-
-    `next_s` is the time of the next sample; infinity if none is due. Without an `interface` there are no samples.
-    """
-
-    def __init__(self, interface: str | None) -> None:
-        self._interface = interface
-        self._estimate = NicEstimate()
-        self._last: NicSample | None = None
-        self._was_sending = False
-
-    @property
-    def next_s(self) -> float:
-        return math.inf if self._last is None else self._last.time_s + SAMPLE_S
-
-    def look(self, talk: Conversation, now_s: float) -> None:
-        """Report the NIC's rate to the coordinator if it is news, and excuse its silence while the NIC is busy."""
-        sending, last = talk.sending, self._last
-        if self._interface is None or not (sending or self._was_sending or talk.waits):
-            self._last = None
-            return
-        if last is not None and sending == self._was_sending and now_s < self.next_s:
-            return
-        sample = self._last = sample_nic(self._interface, now_s)
-        if sample is None:
-            self._interface = None
-            return
-        if talk.waits and last is not None:
-            moved = max(sample.bytes_sent - last.bytes_sent, sample.bytes_received - last.bytes_received)
-            if moved >= BUSY_BYTES_PER_S * (now_s - last.time_s):
-                talk.patience.excuse(now_s - last.time_s)
-        self._estimate.observe(sample, self._was_sending)
-        self._was_sending = sending
-        if (news := self._estimate.news()) is not None:
-            talk.report(news)

@@ -6,7 +6,6 @@ Rule of this file: records and values derived from them. coordination.py changes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -65,38 +64,6 @@ class OpenCollection:
     transfer: PlannedTransfer
     members: list[OpenUpdate]
     grant: Grant | None = None
-
-
-class OpenUpdates:
-    """Open updates by id: `ready` for a batch, or `held` until workers have read the model."""
-
-    def __init__(self) -> None:
-        self.by_id: dict[int, OpenUpdate] = {}
-        self.ready: list[OpenUpdate] = []
-        self.held: list[OpenUpdate] = []
-        self._serial = 0
-
-    def add(self, worker: JobWorker, ask: Ask, now_s: float, held: bool) -> OpenUpdate:
-        """Open an update for a worker's request."""
-        update = Update(self._serial, worker.node, float(ask.size_bytes), ask.version, ask.norm)
-        self._serial += 1
-        entry = OpenUpdate(worker, ask, update, now_s)
-        worker.open[ask.update] = self.by_id[update.id] = entry
-        (self.held if held else self.ready).append(entry)
-        return entry
-
-    def let_go(self, may_send: Callable[[int], bool]) -> None:
-        """Make held updates ready if their workers may send them now."""
-        held, self.held = self.held, []
-        for entry in held:
-            (self.ready if may_send(entry.worker.number) else self.held).append(entry)
-
-    def remove(self, entry: OpenUpdate) -> None:
-        """Forget an update. It may be in no list, since its batch has been decided."""
-        del self.by_id[entry.update.id]
-        for waiting in (self.ready, self.held):
-            if entry in waiting:
-                waiting.remove(entry)
 
 
 class Manner(NamedTuple):

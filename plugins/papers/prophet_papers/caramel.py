@@ -15,10 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from prophet_papers.algorithms.caramel.batching import Batch, batch, threshold_bytes
-from prophet_papers.algorithms.caramel.depth import adaptive_depth
+from prophet_papers.algorithms.caramel.batching import Batch, adaptive_depth, batch, threshold_bytes
 from prophet_papers.algorithms.caramel.packing import Packing, pack
-from prophet_papers.algorithms.caramel.windows import windows_of_profile
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Deadline, Plan, QueuePlan
@@ -56,14 +54,12 @@ class Caramel:
         if profile is None:
             return Plan(push=QueuePlan(credit=ONE_BATCH), policy=self.name)
         ids = profile.gradient_ids
-        last = len(ids) - 1
         if network is None:
-            order = {gradient: last - index for index, gradient in enumerate(ids)}
+            order = {gradient: rank for rank, gradient in enumerate(reversed(ids))}
             push, pull = QueuePlan(order=order, credit=ONE_BATCH), QueuePlan(order=order)
             return Plan(push=push, pull=pull, size_bytes=profile.size_by_id, policy=self.name)
         batches, packing = self.pack(profile, network)
-        # Windows are in generation order, which is the reverse order of ids.
-        members = [[ids[last - place] for place in joined.members] for joined in batches]
+        members = [[ids[index] for index in joined.members] for joined in batches]
         in_turn = [slot.batch for slot in packing.slots] if self._scheduling else list(range(len(batches)))
         order = {gradient: rank for rank, index in enumerate(in_turn) for gradient in members[index]}
         generation_s: Mapping[int, float] = profile.generation_by_id
@@ -85,10 +81,9 @@ class Caramel:
         )
 
     def pack(self, profile: Profile, network: Network) -> tuple[tuple[Batch, ...], Packing]:
-        """Return the batches and their slots; members are numbered from the gradient generated first."""
-        windows = windows_of_profile(profile)
-        batches = batch(windows.parameters, network, self._limit(network) if self._batching else 0.0)
-        return batches, pack(batches, windows.backward_s, windows.forward_s, network, forward=self._scheduling)
+        """Return the batches and their slots."""
+        batches = batch(profile, network, self._limit(network) if self._batching else 0.0)
+        return batches, pack(batches, profile.backward_s, profile.forward_s, network, forward=self._scheduling)
 
     def depths(self, profile: Profile, network: Network) -> tuple[int, ...]:
         """Return the number of chunks for each batch of `pack` (section 4.4)."""

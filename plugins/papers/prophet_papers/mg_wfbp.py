@@ -6,11 +6,9 @@ for that. docs/policies/baselines.md has the mapping.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from functools import partial
 
-from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.core.profile import Profile
@@ -46,9 +44,8 @@ def merge(generation_s: Sequence[float], sizes: Sequence[int], network: Network)
     ready.
 
     Each decision is the best for these two gradients alone. The paper calls the result optimal, but it is not always:
-    see `best_merge`. Raises UserError if times and sizes do not match, or if times rise.
+    see `best_merge`.
     """
-    _check(generation_s, sizes)
     groups: list[list[int]] = []
     free_s = 0.0  # when all closed groups are off the wire
     for position in reversed(range(len(sizes))):
@@ -70,7 +67,6 @@ def best_merge(generation_s: Sequence[float], sizes: Sequence[int], network: Net
     finishes, and earlier is never worse. So the best finish after each gradient follows from the best finishes before
     it, by trying every possible last group: O(n^2). Ties go to the merging with the fewest groups.
     """
-    _check(generation_s, sizes)
     count = len(sizes)
     order = list(reversed(range(count)))
     # best[k]: (end, groups) of the first k gradients in generation order; start[k]: where the last group begins.
@@ -102,13 +98,6 @@ def end_s(
         ready_s = max(generation_s[member] for member in members)
         now = max(now, ready_s) + network.transfer_s(sum(sizes[member] for member in members))
     return now
-
-
-def _check(generation_s: Sequence[float], sizes: Sequence[int]) -> None:
-    if len(generation_s) != len(sizes):
-        raise UserError(f"{len(generation_s)} generation times for {len(sizes)} sizes; give one of each per gradient")
-    if any(later > earlier for earlier, later in itertools.pairwise(generation_s)):
-        raise UserError("generation_s rises; list gradients from the first layer (generated last) to the last layer")
 
 
 _definition = partial(Definition, page="policies/baselines.md", groups=True, waits=True)

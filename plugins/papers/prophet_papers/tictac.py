@@ -16,8 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from prophet_papers.algorithms.tictac.oracle import graph_time
-from prophet_papers.algorithms.tictac.ordering import tao, tio
+from prophet_papers.algorithms.tictac.ordering import graph_time, tao, tio
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.graph import Graph, Operation, OperationKind
 from prophet_scheduler.core.network import Network

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import pytest
 
 from prophet_mlfabric import messages as msg
-from prophet_mlfabric.conversation import ANEW, AWAY, BEAT_S, Conversation, Result
-from prophet_mlfabric.ports import Outcome, Pass, Permission
+from prophet_mlfabric.conversation import ANEW, AWAY, BEAT_S, Conversation, Outcome, Permission
 from prophet_scheduler.core.errors import UserError
 
 HELLO = msg.Hello(tenant="job", worker=0, incarnation=1, node="machine")
@@ -19,9 +19,14 @@ SUM = msg.Ask(update=5, sum=True)
 WELCOME = msg.Welcome(epoch=1, version=0)
 
 
-def turn(talk: Conversation, now_s: float) -> tuple[list[msg.Request], list[Result]]:
+Said: TypeAlias = list[object]
+"""What `take` returns, without the futures."""
+
+
+def turn(talk: Conversation, now_s: float) -> tuple[list[msg.Request], Said]:
     talk.turn(now_s)
-    return talk.take()
+    messages, results = talk.take()
+    return messages, [result for _, result in results]
 
 
 def welcomed(bound_s: float = 2.0) -> Conversation:
@@ -104,7 +109,7 @@ def test_an_update_starts_when_its_grant_says() -> None:
 def test_a_dropped_update_has_its_outcome_at_once() -> None:
     talk = asked()
     talk.receive(msg.Grant(update=0, dropped=True, reason="too late", version=4), 0.1)
-    expected: list[Result] = [Permission(0, False, "too late", None, 4, True), Outcome(0, False, 4, None, "too late")]
+    expected: Said = [Permission(0, False, "too late", None, 4, True), Outcome(0, False, 4, None, "too late")]
     assert turn(talk, 0.1) == ([], expected)
 
 
@@ -112,7 +117,7 @@ def test_it_asks_again_until_it_is_answered_and_an_answer_makes_it_wait() -> Non
     talk = asked()
     assert talk.next_s == 0.5
     assert turn(talk, 0.5)[0] == [ASK]
-    talk.receive(msg.Wait(update=0, start_s=30.0), 1.9)
+    talk.receive(msg.Wait(update=0), 1.9)
     for quarter in range(3, 8):
         assert turn(talk, quarter / 2) == ([ASK], [])
     assert turn(talk, 3.9) == ([], [Permission(0, True, AWAY, None, 0, False)])
@@ -122,9 +127,9 @@ def test_no_update_waits_for_ever_however_often_it_is_told_to() -> None:
     talk = Conversation(HELLO, TOKEN, 2.0, 0.0, longest_s=10.0)
     talk.receive(WELCOME, 0.0)
     talk.ask(0, 100, 0, 1.0, 0.0)
-    results: list[Result] = []
+    results: Said = []
     for second in range(11):
-        talk.receive(msg.Wait(update=0, start_s=1.0), float(second))
+        talk.receive(msg.Wait(update=0), float(second))
         assert not results
         results += turn(talk, float(second))[1]
     assert results == [Permission(0, True, "it has waited for 10 s", None, 0, False)]
@@ -160,7 +165,7 @@ def test_a_link_that_is_always_busy_is_no_reason_to_wait_for_ever_and_an_answer_
     talk = asked()
     talk.patience.excuse(100.0)
     assert turn(talk, 9.9)[1] == []
-    talk.receive(msg.Wait(update=0, start_s=0.0), 9.9)
+    talk.receive(msg.Wait(update=0), 9.9)
     talk.patience.excuse(100.0)
     assert turn(talk, 19.8)[1] == []
     assert turn(talk, 19.91)[1] == [Permission(0, True, AWAY, None, 0, False)]
@@ -329,14 +334,14 @@ def test_it_waits_for_others_as_long_as_it_is_told_to_and_no_longer_than_the_bou
     talk.receive(msg.Proceed(rounds=2, now=True), 4.1)
     assert turn(talk, 4.1) == ([], []), "of an earlier round"
     talk.receive(msg.Proceed(rounds=3, now=True), 4.2)
-    assert turn(talk, 4.2) == ([], [Pass(3, True)])
+    assert turn(talk, 4.2) == ([], [True])
     talk.clock(3, 4, 4.3)
     assert turn(talk, 4.3) == ([msg.Clock(rounds=3, models=4)], [])
     talk.clock(4, 4, 4.4)
     turn(talk, 4.4)
-    assert turn(talk, 6.4)[1] == [Pass(4, False)] and talk.away
+    assert turn(talk, 6.4)[1] == [False] and talk.away
     talk.clock(5, 5, 6.5)
-    assert turn(talk, 6.5) == ([], [Pass(5, False)])
+    assert turn(talk, 6.5) == ([], [False])
     talk.receive(msg.Welcome(epoch=2, version=0), 7.0)
     assert turn(talk, 7.0)[0] == [msg.Clock(rounds=5, models=5)], "a new coordinator has to know"
 

@@ -52,10 +52,6 @@ def about(value: float) -> Any:
     return pytest.approx(value)
 
 
-def waits(said: list[Addressed]) -> list[tuple[int, float]]:
-    return [(worker, answer.start_s) for worker, answer in said if isinstance(answer, msg.Wait)]
-
-
 def state(coordination: Coordination) -> tuple[Any, ...]:
     """All that a refused request may not change."""
     return coordination.version, sorted(open_updates(coordination)), replace(coordination.counts, refused=0)
@@ -63,7 +59,7 @@ def state(coordination: Coordination) -> tuple[Any, ...]:
 
 def test_the_wire_is_idle_and_an_update_goes_at_once() -> None:
     coordination = job(1)
-    assert coordination.receive(0, ask(), 5.0) == [(0, msg.Wait(update=0, start_s=0.0))]
+    assert coordination.receive(0, ask(), 5.0) == [(0, msg.Wait(update=0))]
     assert coordination.turn(5.0) == [(0, msg.Grant(update=0, version=0))]
     assert coordination.receive(0, done(), 6.1) == [(0, msg.Applied(update=0, version=1, delay=1))]
 
@@ -77,8 +73,11 @@ def test_while_the_wire_is_busy_a_batch_gathers_and_the_shortest_is_first() -> N
     assert coordination.next_s == about(0.3)  # 100 ms after the first of them
     coordination.receive(2, ask(size=100), 0.25)
     assert coordination.turn(0.31) == []
-    assert waits(coordination.receive(2, ask(size=100), 0.4)) == [(2, about(9.6))]
-    assert waits(coordination.receive(1, ask(size=500), 0.4)) == [(1, about(10.6))]
+    coordination.receive(0, done(size=1000), 9.0)
+    ((worker, grant),) = grants(coordination.turn(9.0))
+    assert (worker, grant.start_s) == (2, 0.0)
+    assert coordination.next_s < 10.0
+    assert coordination.receive(1, ask(size=500), 9.1) == [(1, msg.Wait(update=0))]
 
 
 def test_small_updates_wait_no_longer_than_the_wire_is_busy() -> None:
@@ -198,7 +197,7 @@ def test_a_worker_that_starts_anew_or_leaves_has_nothing_open() -> None:
     assert coordination.join(hello(0, incarnation=2), 0.1) == [(0, msg.Welcome(epoch=7, version=0))]
     assert [worker for worker, _ in grants(coordination.turn(0.1))] == [1]
     # Update 0 of the new incarnation is another one.
-    assert waits(coordination.receive(0, ask(), 0.2)) == [(0, about(0.9))]
+    assert coordination.receive(0, ask(), 0.2) == [(0, msg.Wait(update=0))]
     coordination.receive(1, msg.Bye(), 0.3)
     assert [worker for worker, _ in grants(coordination.turn(0.3))] == [0]
 
@@ -404,13 +403,6 @@ def test_at_the_end_a_worker_hears_who_still_works_and_who_has_died() -> None:
     assert (2, nobody) in coordination.receive(2, msg.Bye(), end_s + 2)
 
 
-def test_a_job_in_which_nobody_dies_ends_when_the_last_has_finished() -> None:
-    coordination = job(2)
-    assert coordination.receive(0, msg.Bye(), 1.0) == [(0, msg.Parting(working=1))]
-    assert coordination.receive(1, msg.Bye(), 2.0) == [(0, msg.Parting(working=0)), (1, msg.Parting(working=0))]
-    assert coordination.receive(0, msg.Bye(), 2.5) == [(0, msg.Parting(working=0))]
-
-
 def near(workers: int, staleness: int, terms: Terms = TERMS) -> Coordination:
     """A job whose workers have read the first model."""
     coordination = Coordination(terms, epoch=7)
@@ -447,7 +439,7 @@ def test_in_step_no_update_goes_before_all_have_read_the_model() -> None:
     said = proceeds(coordination.receive(1, msg.Clock(rounds=1, models=1), 4.0))
     assert sorted(said) == [(0, 1, True), (1, 1, True)]
     coordination.receive(0, msg.Clock(rounds=1, models=2), 4.1)
-    assert waits(coordination.receive(0, ask(update=1, version=2), 4.2)) != []
+    assert coordination.receive(0, ask(update=1, version=2), 4.2) == [(0, msg.Wait(update=1))]
     assert grants(coordination.turn(9.0)) == [], "worker 1 still reads"
     coordination.receive(1, msg.Clock(rounds=1, models=2), 9.1)
     assert [worker for worker, _ in grants(coordination.turn(9.1))] == [0]
@@ -463,6 +455,8 @@ def test_nobody_waits_for_a_worker_that_has_ended_or_died() -> None:
         said += coordination.turn(float(second))
     assert proceeds(said) == [(0, 1, True)]
     assert coordination.counts.died == 1
+    coordination.receive(2, msg.Beat(), 13.0)
+    assert proceeds(coordination.receive(0, msg.Clock(rounds=2, models=2), 13.0)) == [(0, 2, False)], "it is back"
 
 
 def test_a_worker_that_never_comes_is_waited_for_as_long_as_a_dead_one() -> None:

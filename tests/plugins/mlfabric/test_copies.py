@@ -127,6 +127,54 @@ def test_what_is_under_way_counts() -> None:
     assert job.grants() == [(1, 0)]
 
 
+def test_a_copy_has_what_was_counted_when_it_was_ordered() -> None:
+    job = begun()
+    job.done(0, 0, norm=3.0)
+    job.done(1, 0, norm=0.5)
+    lag = job.coordination.lag
+    assert lag.lag == 3.5, "it is not there yet"
+    job.copied()
+    assert (lag.lag, lag.copies) == (0.5, 2), "what came after the order may not be in it"
+
+
+def test_a_copy_is_made_sooner_where_an_update_waits_and_not_at_all_where_it_has_nothing_new() -> None:
+    job = begun(3)
+    job.ask(0, 0, norm=1.5)
+    job.ask(1, 0, norm=3.0)
+    job.turn(1.0)
+    assert job.grants() == [(0, 0)]
+    assert job.copies() == [], "what is under way has to be applied first"
+    job.done(0, 0, norm=1.5)
+    assert len(job.copies()) == 1, "less than half of the bound is there"
+
+
+def test_an_update_above_the_bound_goes_alone_with_one_line() -> None:
+    job = begun()
+    job.trained(0, 0)
+    job.ask(0, 1, norm=5.0)
+    assert job.grants() == []
+    job.copied()
+    assert job.grants() == [(0, 1)]
+    job.done(0, 1, norm=5.0)
+    job.copied()
+    job.ask(0, 2, norm=6.0)
+    assert job.grants() == [(0, 2)]
+    (line,) = job.coordination.lag.notices
+    assert line.startswith("an update has the norm 5, which alone is above the divergence bound 4: ")
+    assert job.coordination.lag.greatest == 6.0, "so much may have been lost"
+
+
+def test_of_another_job_the_replica_has_nothing_and_no_number_comes_twice() -> None:
+    job = Job(1)
+    ((_, first),) = job.copies()
+    job.hear(0, msg.Copied(number=first.number))
+    job.hear(0, msg.Bye())
+    job.said += job.coordination.join(hello(0, incarnation=2), job.now_s)
+    job.turn()
+    ((_, second),) = job.copies()
+    assert second.number != first.number
+
+
 def test_what_may_be_at_the_server_though_nobody_says_so_counts() -> None:
     job = begun()
     job.ask(0, 0, norm=3.0)
@@ -168,9 +216,19 @@ def test_without_a_replica_that_is_reached_updates_go_on_and_it_is_tried_again()
     job.turn(RETRY_S - 1.0)
     assert job.copies() == []
     job.turn(1.0)
-    ((worker, _),) = job.copies()
+    ((worker, copy),) = job.copies()
     assert worker == 1, "worker 0 has something under way"
-    assert len(job.coordination.lag.notices) == 1
+    job.hear(1, msg.Copied(number=copy.number, reason="refused"))
+    lag = job.coordination.lag
+    assert lag.notices == [
+        "no copy of the model reaches the replica (worker 0: Connection refused): updates go on without it"
+    ]
+    assert lag.failed == 2 and lag.greatest == 0.0
+    job.turn(RETRY_S)
+    job.copied()
+    assert lag.notices[1:] == ["the replica has a copy of the model again"]
+    job.ask(1, 0, norm=100.0)
+    assert job.grants() == [], "it is bounded again"
 
 
 def test_workers_that_make_no_copies_wait_for_none() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prophet_mlfabric.engine import ENGINE, TENANT, beside, make_token
+from prophet_mlfabric.engine import ENGINE, TENANT, command, coordinator, make_token
 from prophet_mlfabric.settings import coordinator_from_environ, token_of
 from prophet_scheduler.core import settings
 from prophet_scheduler.engines.spec import RunNetwork
@@ -29,7 +29,7 @@ def test_all_of_a_run_know_one_coordinator_and_each_its_own_nic(tmp_path: Path) 
 
 def test_the_coordinator_is_told_rates_and_bound(tmp_path: Path) -> None:
     env = {**environment("scheduler", tmp_path), settings.LAB_DELAY_BOUND: "10", settings.LAB_BATCH: "50ms"}
-    argv = beside.command(env)
+    argv = command(env)
     options = dict(zip(argv[4::2], argv[5::2], strict=True))
     assert options == {
         "--listen": "10.0.0.1:33007",
@@ -61,7 +61,7 @@ def test_any_process_of_a_run_makes_the_token_and_all_make_the_same(tmp_path: Pa
 
 def test_without_mlfabric_no_coordinator_is_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("subprocess.Popen", lambda *arguments, **more: pytest.fail("it was started"))
-    with beside.coordinator(environment("scheduler", tmp_path)):
+    with coordinator(environment("scheduler", tmp_path)):
         pass
 
 
@@ -80,7 +80,7 @@ def test_with_it_one_runs_as_long_as_the_scheduler(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("subprocess.Popen", Process)
     env = {**environment("scheduler", tmp_path), settings.SCHEDULER: settings.MLFABRIC}
-    with beside.coordinator(env):
+    with coordinator(env):
         happened.append("runs")
     assert happened == ["coordinate", "runs", "terminated", "waited for"]
     assert (tmp_path / "coordinator.token").exists()

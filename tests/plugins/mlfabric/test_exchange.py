@@ -204,13 +204,6 @@ def test_many_strangers_who_drip_take_no_thread_and_keep_nobody_out(
             own.close()
 
 
-def test_one_who_does_not_read_its_answer_keeps_nobody_waiting(listening: Listening) -> None:
-    own, nonce = listening.connect()
-    with own:
-        own.sendall(b"".join(said(nonce, b"x" * MOST) for _ in range(3)))
-        assert listening.served()
-
-
 def test_whatever_bytes_come_others_are_served(listening: Listening) -> None:
     @given(st.binary(max_size=2 * HEAD_BYTES), st.integers(0, HEAD_BYTES))
     def stranger(data: bytes, cut: int) -> None:

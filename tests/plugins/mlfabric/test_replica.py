@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from prophet_mlfabric.exchange import Asked, key_of
-from prophet_mlfabric.replica import KeptModel, ReplicaStore, replica_server
-from prophet_mlfabric.replica_model import ReplicaModel, encoded, load
+from prophet_mlfabric.replica import KeptModel, ReplicaModel, ReplicaStore, encoded, load, replica_server
 from prophet_scheduler.core.errors import UserError
 
 TOKEN = "a token of the tests"

@@ -114,13 +114,6 @@ def merge_as_published(generation_s: Sequence[float], sizes: Sequence[int], netw
     return groups
 
 
-def test_merging_refuses_what_is_no_job() -> None:
-    with pytest.raises(UserError, match="2 generation times for 1 sizes"):
-        merge([1.0, 0.0], [1], UNIT)
-    with pytest.raises(UserError, match="generation_s rises"):
-        best_merge([0.0, 1.0], [1, 1], UNIT)
-
-
 def test_ddp_closes_a_bucket_with_the_gradient_that_fills_it() -> None:
     # In order of generation: 1 of 1 fills the first bucket; then 2 + 3 reach 5; 9 alone is more; 1 is left over.
     assert buckets([1, 9, 3, 2, 1], bucket_bytes=5, first_bucket_bytes=1) == [[4], [3, 2], [1], [0]]

@@ -22,8 +22,7 @@ from prophet_scheduler.core.settings import is_first_machine
 from prophet_scheduler.frontends.ending import say
 
 if TYPE_CHECKING:  # a job without a replica loads none of it
-    from prophet_mlfabric.replica import ReplicaStore
-    from prophet_mlfabric.replica_model import ReplicaModel
+    from prophet_mlfabric.replica import ReplicaModel, ReplicaStore
 
 Named: TypeAlias = Iterable[tuple[str, Any]] | None
 """A program's parameters with their names; None if it gave none."""
@@ -104,7 +103,7 @@ def _store(at: tuple[str, int], environ: Mapping[str, str]) -> ReplicaStore:
 
 
 def _model(source: tuple[str, int] | Path, environ: Mapping[str, str]) -> tuple[ReplicaModel, str]:
-    from prophet_mlfabric.replica_model import load
+    from prophet_mlfabric.replica import load
 
     if isinstance(source, Path):
         return load(source, f"{names.RESUME}: {source}"), str(source)

@@ -1,14 +1,20 @@
 """The engine of BytePS's asynchronous servers: workers are not in step, and each update changes the model on arrival.
 
 It is separate from BytePS's synchronous engine, where a policy orders one worker's gradients. Here MLfabric orders all
-workers' updates, with a coordinator that runs beside BytePS's scheduler.
+workers' updates, with a coordinator that runs beside BytePS's scheduler and ends with it.
 
 Jobs are started as with BytePS, with BYTEPS_ENABLE_ASYNC (its docs/env.md) for workers and servers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from prophet_scheduler.core import settings
@@ -21,6 +27,9 @@ from prophet_scheduler.engines.topology import PARAMETER_SERVER
 ASYNCHRONOUS = {settings.BYTEPS_ENABLE_ASYNC: "1"}
 TOKEN_FILE = "coordinator.token"
 TENANT = "experiment"
+STATUS = "coordinator.json"
+"""File with the outcomes of all updates, in the scheduler's working directory."""
+PATIENCE_S = 5.0
 PORTS_APART = 10_000
 """Difference between the coordinator's port and that of the job's scheduler."""
 
@@ -61,7 +70,7 @@ ENGINE = EngineSpec(
     words="BytePS's asynchronous servers",
     exchanges={"torch": "prophet_mlfabric.engine.torch_exchange:AsynchronousInTorch"},
     programs={
-        "scheduler": "from prophet_mlfabric.engine.beside import main; main()",
+        "scheduler": "from prophet_mlfabric.engine import main; main()",
         "server": byteps.SERVER,
     },
     environment=_environment,
@@ -76,3 +85,40 @@ ENGINE = EngineSpec(
     check="prophet_mlfabric.byteps.agent:check",
     unsimulated="since MLfabric has a simulator of its own (docs/policies/mlfabric.md)",
 )
+
+
+def command(environ: Mapping[str, str]) -> list[str]:
+    """Return the command `prophet coordinate` with the experiment's settings: options for NICs, the delay bound in
+    versions, and the longest time to gather updates, such as 50ms.
+    """
+    argv = [sys.executable, "-m", "prophet_scheduler.cli.main", "coordinate"]
+    argv += ["--listen", environ[settings.COORDINATOR], "--token-file", environ[settings.COORDINATOR_TOKEN_FILE]]
+    argv += environ.get(settings.LAB_RATES, "").split()
+    for option, name in (("--delay-bound", settings.LAB_DELAY_BOUND), ("--batch", settings.LAB_BATCH)):
+        if value := environ.get(name):
+            argv += [option, value]
+    return [*argv, "--status", STATUS]
+
+
+@contextlib.contextmanager
+def coordinator(environ: Mapping[str, str]) -> Iterator[None]:
+    """Run a coordinator within the context if the job has one."""
+    if environ.get(settings.SCHEDULER) != settings.MLFABRIC:
+        yield
+        return
+    make_token(Path(environ[settings.COORDINATOR_TOKEN_FILE]))
+    process = subprocess.Popen(command(environ))
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def main() -> None:
+    """Run BytePS's scheduler of an experiment, with the coordinator if the job has one."""
+    with coordinator(os.environ):
+        importlib.import_module("byteps.server")  # returns when the job has ended

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from prophet_mlfabric.distribution import distribute
 from prophet_mlfabric.network import NetworkState, end_of
 from prophet_mlfabric.ordering import Update
-from prophet_mlfabric.scheduler import BatchSchedule, PlannedTransfer, Scheduler
+from prophet_mlfabric.scheduler import BatchSchedule, Kind, PlannedTransfer, Scheduler
 from prophet_mlfabric.studies.settings import Rates
 from prophet_mlfabric.studies.sharing import SharedNetwork
-from prophet_mlfabric.studies.wire import Sent, Wire
+from prophet_mlfabric.studies.wire import Wire
 
 if TYPE_CHECKING:
     from prophet_mlfabric.studies.cluster import StudiedCluster
@@ -116,10 +116,8 @@ class Scheduled:
 
     def _carry_out(self, schedule: BatchSchedule) -> None:
         cluster, now = self._cluster, self._cluster.now_s
-        sent: dict[PlannedTransfer, Sent] = {}
         for transfer in schedule.transfers:
-            after = [sent[earlier] for earlier in transfer.after]
-            sent[transfer] = self._wire.send(transfer.source, transfer.destination, transfer.size_bytes, now, after)
+            self._wire.send(transfer, now)
         if self._scheduler.replica is not None:
             for arrival in schedule.commits:
                 self._copies.update({update.id: cluster.payload(update) for update in arrival.transfer.updates})
@@ -132,7 +130,7 @@ class Scheduled:
             commit = bool(commits) and commits[0].needs < len(replica)
             own, other, arrival = (server, replica, commits.pop(0)) if commit else (replica, server, copies.pop(0))
             updates = arrival.transfer.updates
-            time_s = max(sent[arrival.transfer].end_s, own[-1], other[arrival.needs], now)
+            time_s = max(arrival.transfer.end_s, own[-1], other[arrival.needs], now)
             own += [time_s] * len(updates)
             if commit:
                 cluster.at(time_s, partial(cluster.applied, updates))
@@ -146,12 +144,16 @@ class Scheduled:
         ranked = sorted(range(setting.machines), key=lambda node: -speed[node])
         hops = distribute(machines, setting.model_bytes, network, setting.server, ranked, now)
         model, version = cluster.learner.read(), cluster.version
-        sent: list[Sent] = []
+        sent: list[PlannedTransfer] = []
         for hop in hops:
             after = () if hop.after is None else (sent[hop.after],)
-            sent.append(self._wire.send(hop.source, hop.destination, setting.model_bytes, now, after))
+            sent.append(self._wire.send(_message(hop.source, hop.destination, setting.model_bytes, after), now))
             if hop.reader is not None:
                 cluster.at(sent[-1].end_s, partial(cluster.has_model, workers[hop.reader], model, version))
+
+
+def _message(source: int, destination: int, size_bytes: float, after: Sequence[PlannedTransfer]) -> PlannedTransfer:
+    return PlannedTransfer(Kind.DIRECT, source, destination, size_bytes, (), tuple(after))
 
 
 class _Fair:
@@ -324,11 +326,11 @@ class Tree(_AllReduce):
         setting, now = self._cluster.setting, self._cluster.now_s
         self._wire.believed(now)
         size = setting.model_bytes
-        up: dict[int, list[Sent]] = {}
+        up: dict[int, list[PlannedTransfer]] = {}
         for node in range(setting.machines - 1, 0, -1):
             parent = (node - 1) // 2
-            up.setdefault(parent, []).append(self._wire.send(node, parent, size, now, up.get(node, ())))
-        down: dict[int, list[Sent]] = {0: up.get(0, [])}
+            up.setdefault(parent, []).append(self._wire.send(_message(node, parent, size, up.get(node, ())), now))
+        down: dict[int, list[PlannedTransfer]] = {0: up.get(0, [])}
         for node in range(1, setting.machines):
-            down[node] = [self._wire.send((node - 1) // 2, node, size, now, down[(node - 1) // 2])]
+            down[node] = [self._wire.send(_message((node - 1) // 2, node, size, down[(node - 1) // 2]), now)]
         return max((message.end_s for sent in down.values() for message in sent), default=now)

@@ -11,25 +11,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
 
-from prophet_mlfabric.network import NetworkState, Node, Piece
+from prophet_mlfabric.network import NetworkState, Node
+from prophet_mlfabric.scheduler import PlannedTransfer
 from prophet_mlfabric.studies.settings import Rates
-
-
-@dataclass(frozen=True, eq=False)
-class Sent:
-    """A transfer that was sent. It cannot begin before those in `after` have ended."""
-
-    source: Node
-    destination: Node
-    after: tuple[Sent, ...]
-    pieces: list[Piece]
-    end_s: float
-
-    def left_bytes(self, now_s: float) -> float:
-        return sum(rate * (end - max(begin, now_s)) for begin, end, rate in self.pieces if end > now_s)
 
 
 class Wire:
@@ -38,30 +23,31 @@ class Wire:
     def __init__(self, rates: Rates) -> None:
         self._rates = rates
         self._true = rates.network()
-        self._under_way: list[Sent] = []
+        self._under_way: list[PlannedTransfer] = []
 
-    def send(
-        self, source: Node, destination: Node, size_bytes: float, now_s: float, after: Sequence[Sent] = ()
-    ) -> Sent:
-        """Send a transfer once those in `after` have ended, with lower priority than all sent before it."""
-        start = max((sent.end_s for sent in after), default=now_s)
-        end, pieces = self._true.pieces(source, destination, size_bytes, max(now_s, start))
+    def send(self, transfer: PlannedTransfer, now_s: float) -> PlannedTransfer:
+        """Send a transfer once those in `after` have ended, with lower priority than all sent before it. Return it with
+        its true end and pieces.
+        """
+        start = max((earlier.end_s for earlier in transfer.after), default=now_s)
+        source, destination = transfer.source, transfer.destination
+        end, pieces = self._true.pieces(source, destination, transfer.size_bytes, max(now_s, start))
         self._true.take(source, destination, pieces)
-        sent = Sent(source, destination, tuple(after), pieces, end)
-        self._under_way.append(sent)
-        return sent
+        transfer.end_s, transfer.pieces = end, pieces
+        self._under_way.append(transfer)
+        return transfer
 
     def believed(self, now_s: float) -> tuple[NetworkState, dict[Node, float]]:
         """Return the network that the scheduler plans with, and when it expects all transfers in flight to each node to
         end; minus infinity if there are none.
         """
         self._true.forget(now_s)
-        self._under_way = [sent for sent in self._under_way if sent.end_s > now_s]
+        self._under_way = [transfer for transfer in self._under_way if transfer.end_s > now_s]
         network = self._rates.reported(now_s)
-        ends: dict[Sent, float] = {}
+        ends: dict[PlannedTransfer, float] = {}
         until: dict[Node, float] = defaultdict(lambda: -math.inf)
-        for sent in self._under_way:
-            start = max((ends.get(other, now_s) for other in sent.after), default=now_s)
-            ends[sent] = network.reserve(sent.source, sent.destination, sent.left_bytes(now_s), start)
-            until[sent.destination] = max(until[sent.destination], ends[sent])
+        for transfer in self._under_way:
+            start = max((ends.get(earlier, now_s) for earlier in transfer.after), default=now_s)
+            end = network.reserve(transfer.source, transfer.destination, transfer.left_bytes(now_s), start)
+            ends[transfer], until[transfer.destination] = end, max(until[transfer.destination], end)
         return network, until

@@ -23,9 +23,9 @@ from typing import TypeAlias
 import torch
 
 from prophet_mlfabric.client import CoordinatorClient
+from prophet_mlfabric.conversation import Asking, Permission
 from prophet_mlfabric.exchange import DONE, Asked, Listener, Request
 from prophet_mlfabric.messages import Collect
-from prophet_mlfabric.ports import Asking, Permission
 from prophet_mlfabric.settings import host_and_port
 from prophet_mlfabric.torch.asynchronous import AsynchronousRounds
 from prophet_scheduler.core.errors import UserError
@@ -71,8 +71,6 @@ class SummingWorker:
         self._summing = 0
         """Number of complete collections that the server does not have yet."""
         self._closing = False
-        self.summed = 0
-        """Number of updates in sums that this worker pushed."""
         self._listener = Listener(host, 0, key, rounds.blocks.size_bytes, self._receive)
         self._threads = [
             threading.Thread(target=self._run, name="prophet-aggregator", daemon=True),
@@ -186,7 +184,6 @@ class SummingWorker:
         blocks = self._rounds.blocks.views(memory)
         self._rounds.wire.push(blocks)
         self._coordinator.pushed_sum(number, self._rounds.blocks.size_bytes)
-        self.summed += len(parts)
         if self._rounds.staleness is None:
             self._rounds.pulls.whole(blocks)
             model = memory.numpy().tobytes()

@@ -28,15 +28,15 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import torch
 
-from prophet_mlfabric.ports import Asking, Outcome, Permission
 from prophet_mlfabric.torch.weight_blocks import WeightBlocks, behind, counts_of, has_begun, updates_before, version_of
 from prophet_scheduler.frontends.notices import warn_once
 
 if TYPE_CHECKING:  # a job without a coordinator loads none of it
     from prophet_mlfabric.client import CoordinatorClient
+    from prophet_mlfabric.conversation import Asking, Outcome, Permission
 
 T = TypeVar("T")
-Give: TypeAlias = Callable[[Asking, Permission, torch.Tensor], bool]
+Give: TypeAlias = "Callable[[Asking, Permission, torch.Tensor], bool]"
 """Sends an update to its aggregator and waits for its outcome (aggregating.py). Returns True if the memory then is a
 whole version of the model with the update in it."""
 RETRY_S = 0.002
@@ -81,10 +81,10 @@ class WholePulls:
         self._wire.pull_until(blocks[0], lambda: has_begun(counts_of(blocks[0], self._counted)), root, self._sleep)
         self.whole(blocks)
 
-    def whole(self, blocks: Sequence[torch.Tensor]) -> int:
-        """Read all blocks, then again those that lack an update that another has. Return how many were read again."""
+    def whole(self, blocks: Sequence[torch.Tensor]) -> None:
+        """Read all blocks, then again those that lack an update that another has."""
         self.read(blocks, range(len(blocks)))
-        waited_s, wait_s, again = 0.0, RETRY_S, 0
+        waited_s, wait_s = 0.0, RETRY_S
         while late := behind([counts_of(block, self._counted) for block in blocks]):
             # Only waits count: a process that was suspended meanwhile has not retried often enough to give up.
             if waited_s >= PATIENCE_S:
@@ -93,22 +93,19 @@ class WholePulls:
             self._sleep(wait_s)
             waited_s += wait_s
             wait_s = min(2 * wait_s, MOST_RETRY_S)
-            again += len(late)
             self.read(blocks, late)
-        return again
 
 
 @dataclass
 class Tally:
-    """Totals of a worker's rounds; delays are Eq. 9's. `lost` updates were sent but are not in the model.
-    `pulled_again` counts repeated pulls of blocks, `alone` rounds that waited for nobody although leads are bounded.
+    """Totals of a worker's rounds; delays are Eq. 9's. `lost` updates were sent but are not in the model. `alone` is
+    the number of rounds that waited for nobody although leads are bounded.
     """
 
     sent: int = 0
     dropped: int = 0
     lost: int = 0
     uncoordinated: int = 0
-    pulled_again: int = 0
     greatest_delay: int = 0
     alone: int = 0
 
@@ -183,7 +180,7 @@ class AsynchronousRounds:
         self._rounds += 1
         self.tally.alone += not self._clock(0)
         if not has_model:
-            self.tally.pulled_again += self.pulls.whole(blocks.blocks)
+            self.pulls.whole(blocks.blocks)
         before = self.version
         self._take()
         self._clock(1)

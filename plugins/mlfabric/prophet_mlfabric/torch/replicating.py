@@ -18,8 +18,7 @@ import torch
 
 from prophet_mlfabric.client import CoordinatorClient
 from prophet_mlfabric.messages import Copy
-from prophet_mlfabric.replica import ReplicaStore
-from prophet_mlfabric.replica_model import ReplicaModel, encoded
+from prophet_mlfabric.replica import ReplicaModel, ReplicaStore, encoded
 from prophet_mlfabric.torch.asynchronous import AsynchronousRounds
 from prophet_mlfabric.torch.weight_blocks import behind, counts_of, updates_before
 from prophet_scheduler.core.errors import UserError

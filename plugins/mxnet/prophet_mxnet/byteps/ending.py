@@ -20,27 +20,22 @@ PATIENCE_S = 300.0
 logger = logging.getLogger("prophet_scheduler")
 
 
-class WaitForMXNet:
-    """Waits for MXNet, by its `waitall`, before BytePS shuts down."""
+def wait_for_mxnet_first(bps: Any, waitall: Callable[[], None], patience_s: float = PATIENCE_S) -> None:
+    """Wait for MXNet, by its `waitall`, before `shutdown` and `suspend` of byteps.mxnet (`bps`), and before the process
+    exits after `init`. When the patience runs out, go on with a warning.
+    """
 
-    def __init__(self, waitall: Callable[[], None], patience_s: float = PATIENCE_S) -> None:
-        self._waitall = waitall
-        self._patience_s = patience_s
-
-    def put_before(self, bps: Any) -> None:
-        """Wait before `shutdown` and `suspend` of byteps.mxnet (`bps`), and before the process exits after `init`."""
-        finish_first(bps, self.settle)
-
-    def settle(self) -> None:
-        """Wait until MXNet has finished all its work. When the patience runs out, return with a warning."""
-        waiting = threading.Thread(target=self._wait, name="prophet-end", daemon=True)
-        waiting.start()
-        waiting.join(self._patience_s)
-        if waiting.is_alive():
-            logger.warning("transfers were still outstanding when the job ended, and %.0f s later", self._patience_s)
-
-    def _wait(self) -> None:
+    def wait() -> None:
         try:
-            self._waitall()
+            waitall()
         except Exception as error:
             logger.warning("MXNet failed when the job ended: %s", str(error).strip().partition("\n")[0])
+
+    def settle() -> None:
+        waiting = threading.Thread(target=wait, name="prophet-end", daemon=True)
+        waiting.start()
+        waiting.join(patience_s)
+        if waiting.is_alive():
+            logger.warning("transfers were still outstanding when the job ended, and %.0f s later", patience_s)
+
+    finish_first(bps, settle)

@@ -1,16 +1,42 @@
-"""Pages of bytes through byteps.mxnet.
+"""Pages of bytes through byteps.mxnet, and the program's calls of BytePS's push_pull that have not returned.
 
 Rule of this file: the edges of prophet_byteps/agreement.py in MXNet.
+
+byteps.mxnet opens a tensor's keys in the thread that first hands over the tensor, and this thread waits for all workers
+(`InitTensor`). Every other call returns at once, and leaves a task that the hook sees. So a thread inside a call is
+waiting for other workers. MXNet has no handles that would show this.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, ParamSpec
 
 from prophet_byteps.agreement import PAGE_BYTES, Answer
-from prophet_mxnet.byteps import calls
+
+P = ParamSpec("P")
+
+_callers: set[int] = set()
+"""Threads inside a call. A set, since a count would need a lock."""
+
+
+def watched(push_pull: Callable[P, None]) -> Callable[P, None]:
+    """Return the function, wrapped so that `MXNetExchange.under_way` knows its calls."""
+
+    @functools.wraps(push_pull)
+    def call(*args: P.args, **kwargs: P.kwargs) -> None:
+        caller = threading.get_ident()
+        _callers.add(caller)
+        try:
+            push_pull(*args, **kwargs)
+        finally:
+            _callers.discard(caller)
+
+    return call
 
 
 class MXNetExchange:
@@ -33,33 +59,26 @@ class MXNetExchange:
         array = self._pages[name]
         array[:] = mx.nd.array(np.frombuffer(page, np.uint8), ctx=mx.cpu(), dtype="uint8")
         array.wait_to_read()
-        answers: list[bytes | Exception] = []
+        answer = Future[bytes]()
 
         def travel() -> None:
             try:
                 self._ops.byteps_push_pull(array, name=name, priority=0, is_average=False)
-                answers.append(array.asnumpy().tobytes())
+                answer.set_result(array.asnumpy().tobytes())
             except Exception as error:
-                answers.append(error)
-
-        def answer() -> bytes | None:
-            if not answers:
-                return None
-            if isinstance(answers[0], Exception):
-                raise answers[0]
-            return answers[0]
+                answer.set_exception(error)
 
         thread = threading.Thread(target=travel, name="prophet-agreement", daemon=True)
         thread.start()
         self._travelling = {other for other in self._travelling if other.is_alive()} | {thread}
-        return answer
+        return lambda: answer.result() if answer.done() else None
 
     def under_way(self) -> bool:
-        return calls.under_way()
+        return bool(_callers)
 
     def pages_under_way(self) -> bool:
         return any(thread.is_alive() for thread in self._travelling)
 
     def begin_anew(self) -> None:
         self._travelling = set()
-        calls.forget()
+        _callers.clear()  # a thread still inside a call waits for an engine that is gone

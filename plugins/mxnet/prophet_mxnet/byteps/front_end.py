@@ -44,8 +44,8 @@ import numpy as np
 from prophet_byteps import agreement, hook, partition
 from prophet_byteps.cutting import CutBoard, CutControl
 from prophet_byteps.library import UNKNOWN_TRAINER
-from prophet_mxnet.byteps import calls
-from prophet_mxnet.byteps.ending import WaitForMXNet
+from prophet_mxnet.byteps.ending import wait_for_mxnet_first
+from prophet_mxnet.byteps.exchange import watched
 from prophet_mxnet.byteps.names import Names
 from prophet_scheduler.core.cut import Cut
 from prophet_scheduler.learn.barrier import BarrierWatch
@@ -81,7 +81,7 @@ class _FrontEnd:
         self._bps = bps
         self._agreement = agreement
         self._board = board
-        self._push_pull = calls.watched(bps.byteps_push_pull)
+        self._push_pull = watched(bps.byteps_push_pull)
         self._declare, self._resume = bps.byteps_declare_tensor, bps.resume
         self._create, self._init_params = trainer.__init__, trainer._init_params
         self._allreduce, self._allreduce_alone = trainer._allreduce_grads, trainer.allreduce_grads
@@ -98,7 +98,7 @@ class _FrontEnd:
         bps.byteps_push_pull = _in_place_of(self._push_pull, self.push_pull)
         bps.byteps_declare_tensor = _in_place_of(self._declare, self.declare)
         bps.resume = _in_place_of(self._resume, self.resume)
-        WaitForMXNet(mx.nd.waitall).put_before(bps)
+        wait_for_mxnet_first(bps, mx.nd.waitall)
         trainer.__init__ = _in_place_of(self._create, self.create)
         trainer._init_params = _in_place_of(self._init_params, self.init_params)
         trainer._allreduce_grads = _in_place_of(self._allreduce, self.allreduce)

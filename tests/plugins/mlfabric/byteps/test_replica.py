@@ -15,8 +15,7 @@ import torch
 from prophet_mlfabric.byteps import agent as agent_module
 from prophet_mlfabric.byteps.agent import AsynchronousAgent
 from prophet_mlfabric.byteps.replica import Replica
-from prophet_mlfabric.replica import KeptModel, replica_server
-from prophet_mlfabric.replica_model import ReplicaModel, encoded
+from prophet_mlfabric.replica import KeptModel, ReplicaModel, encoded, replica_server
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.settings import from_environ
 from support.ending import ProcessEnded, end_process

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from prophet_mlfabric.cli.serving import replicate
-from prophet_mlfabric.replica import ReplicaStore
-from prophet_mlfabric.replica_model import ReplicaModel, encoded
+from prophet_mlfabric.replica import ReplicaModel, ReplicaStore, encoded
 from prophet_scheduler.core.errors import UserError
 
 

@@ -15,6 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from prophet_mlfabric.scheduler import Kind, PlannedTransfer
 from prophet_mlfabric.studies.cluster import (
     ASYNC,
     MLFABRIC_S,
@@ -38,7 +39,7 @@ from prophet_mlfabric.studies.settings import (
     TrafficMix,
 )
 from prophet_mlfabric.studies.transports import Blockwise, Ring
-from prophet_mlfabric.studies.wire import Sent, Wire
+from prophet_mlfabric.studies.wire import Wire
 from prophet_scheduler.core.errors import UserError
 from support.golden import Golden, Json
 from support.links import rate_at
@@ -192,12 +193,13 @@ def test_the_wire_never_carries_more_than_a_nic_and_parts_are_there_before_their
     setting = Setting(traffic=NETWORK["N3"], workers=4, machines=4, seed=seed)
     rates, random = Rates.draw(setting, 60.0), np.random.default_rng(seed)
     wire, now = Wire(rates), 0.0
-    sent: list[Sent] = []
+    sent: list[PlannedTransfer] = []
     for _ in range(count):
         now += float(random.uniform(0, 0.3))
         source, destination = random.choice(5, 2, replace=False)
-        after = [transfer for transfer in sent if random.random() < 0.1]
-        sent.append(wire.send(int(source), int(destination), float(random.integers(1, 9)) * 5e7, now, after))
+        after = tuple(transfer for transfer in sent if random.random() < 0.1)
+        size = float(random.integers(1, 9)) * 5e7
+        sent.append(wire.send(PlannedTransfer(Kind.DIRECT, int(source), int(destination), size, (), after), now))
         assert all(transfer.end_s <= sent[-1].pieces[0][0] for transfer in after)
         assert sum(rate * (end - begin) for begin, end, rate in sent[-1].pieces) == pytest.approx(
             sent[-1].left_bytes(-1.0)

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 
+from prophet_mlfabric.conversation import Asking, Outcome, Permission
 from prophet_mlfabric.exchange import Asked
 from prophet_mlfabric.messages import Collect
-from prophet_mlfabric.ports import Asking, Outcome, Permission
 from prophet_mlfabric.torch import aggregating
 from prophet_mlfabric.torch.aggregating import UPDATE, SummingWorker
 from prophet_mlfabric.torch.asynchronous import AsynchronousRounds, WholePulls
@@ -145,7 +145,6 @@ def test_updates_go_as_one_and_each_member_has_the_model_from_its_aggregator() -
         assert worker.weights.tolist() == [111.0] * 5
         assert (worker.rounds.version, worker.rounds.own_updates) == (3, 1)
         assert worker.rounds.tally.sent == 1, number
-    assert workers[0].summing.summed == 3
 
 
 def test_where_members_wait_for_others_anyway_no_model_is_handed_out() -> None:
@@ -163,11 +162,10 @@ def test_a_member_without_a_model_reads_the_servers(monkeypatch: pytest.MonkeyPa
     assert [worker.weights.tolist()[0] for worker in workers] == [11.0, 11.0, 0.0]
 
 
-def no_model_at_the_aggregator(pulls: WholePulls, blocks: Sequence[torch.Tensor]) -> int:
+def no_model_at_the_aggregator(pulls: WholePulls, blocks: Sequence[torch.Tensor]) -> None:
     if threading.current_thread().name == "prophet-aggregator":
         raise OSError("no model")
     pulls.read(blocks, range(len(blocks)))
-    return 0
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from prophet_mlfabric.messages import Copy
-from prophet_mlfabric.replica_model import ReplicaModel, load
+from prophet_mlfabric.replica import ReplicaModel, load
 from prophet_mlfabric.torch.asynchronous import AsynchronousRounds
 from prophet_mlfabric.torch.replicating import ReplicatingWorker, begin_with, names_of
 from prophet_mlfabric.torch.weight_blocks import WeightBlocks

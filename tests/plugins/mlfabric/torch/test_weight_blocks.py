@@ -31,43 +31,34 @@ class Server:
             blocks.blocks[place].copy_(self.sums[place])
 
 
-def test_the_roots_weights_reach_another_worker() -> None:
-    root, other = parameters((3, 2), (5,)), parameters((3, 2), (5,))
+def test_the_roots_weights_and_the_updates_of_two_workers_add_up_and_are_counted() -> None:
+    models = [parameters((3, 2), (5,)) for _ in range(2)]
     with torch.no_grad():
-        root[1] += 0.5
-    ours, theirs = WeightBlocks(root, 2, 16), WeightBlocks(other, 2, 16)
-    assert [len(block) for block in ours.blocks] == [4 + 3, 4 + 3, 3 + 3]
-    server = Server(ours)
-    server.pull(theirs)
-    assert not has_begun(theirs.counts(0))
-    ours.hold_weights()
-    server.push(ours)
-    server.pull(theirs)
-    counts = theirs.take()
-    assert has_begun(counts) and version_of(counts) == 0
-    assert all(torch.equal(a, b) for a, b in zip(root, other, strict=True))
-
-
-def test_updates_of_two_workers_add_up_and_are_counted() -> None:
-    models = [parameters((4,), (3, 1)) for _ in range(2)]
-    workers = [WeightBlocks(model, 2, 20) for model in models]
+        models[0][1] += 0.5
+    workers = [WeightBlocks(model, 2, 16) for model in models]
+    assert [len(block) for block in workers[0].blocks] == [4 + 3, 4 + 3, 3 + 3]
+    assert workers[0].size_bytes == 4 * (7 + 7 + 6)
     server = Server(workers[0])
+    server.pull(workers[1])
+    assert not has_begun(workers[1].counts(0))
     workers[0].hold_weights()
     server.push(workers[0])
     for worker in workers:
         server.pull(worker)
-        worker.take()
+        counts = worker.take()
+        assert has_begun(counts) and version_of(counts) == 0
+    assert all(torch.equal(a, b) for a, b in zip(*models, strict=True))
     for number, change in ((0, 0.25), (1, -2.0), (1, 1.0)):
         with torch.no_grad():
             models[number][0] += change
-        assert workers[number].hold_update(number) == pytest.approx(abs(change) * 2)
+        assert workers[number].hold_update(number) == pytest.approx(abs(change) * 6**0.5)
         server.push(workers[number])
         server.pull(workers[number])
         counts = workers[number].take()
     assert counts == (1, 2, 1)
     assert version_of(counts) == 3
-    assert torch.equal(models[1][0].data, torch.arange(4.0) + 0.25 - 2.0 + 1.0)
-    assert torch.equal(models[1][1].data, torch.arange(3.0).view(3, 1))
+    assert torch.equal(models[1][0].data, torch.arange(6.0).view(3, 2) + 0.25 - 2.0 + 1.0)
+    assert torch.equal(models[1][1].data, torch.arange(5.0) + 0.5)
 
 
 def test_a_block_that_lacks_an_update_is_told() -> None:
@@ -94,14 +85,6 @@ def test_where_each_has_what_another_lacks_all_are_behind() -> None:
     assert behind([(1, 0, 1), (0, 1, 1), (1, 1, 1)]) == [0, 1]
     assert behind([(1, 0, 1), (0, 1, 1)]) == [0, 1]
     assert behind([(4, 2, 1)]) == []
-
-
-def test_what_is_cleared_adds_nothing() -> None:
-    blocks = WeightBlocks(parameters((2, 2)), 1, 1 << 20)
-    blocks.hold_weights()
-    blocks.memory.zero_()
-    assert not any(block.any() for block in blocks.blocks)
-    assert blocks.size_bytes == 4 * (4 + 2)
 
 
 @pytest.mark.parametrize(

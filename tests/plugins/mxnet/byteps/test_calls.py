@@ -10,8 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from prophet_byteps import agreement, exchange
-from prophet_mxnet.byteps import calls
-from prophet_mxnet.byteps.exchange import MXNetExchange
+from prophet_mxnet.byteps.exchange import MXNetExchange, watched
 
 LIMIT_S = 10.0
 """Only a failing test waits that long."""
@@ -30,7 +29,7 @@ class Waits:
 
     def __init__(self) -> None:
         self.inside, self.over = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=calls.watched(self._wait), daemon=True)
+        self._thread = threading.Thread(target=watched(self._wait), daemon=True)
         self._thread.start()
         assert self.inside.wait(LIMIT_S)
 
@@ -74,7 +73,7 @@ def test_a_call_that_fails_is_over() -> None:
         raise ValueError(f"no tensor: {tensor}")
 
     with pytest.raises(ValueError, match="no tensor: None"):
-        calls.watched(fail)(None)
+        watched(fail)(None)
     assert not agreement.under_way()
 
 

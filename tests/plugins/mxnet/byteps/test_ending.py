@@ -43,7 +43,7 @@ def bps(said: list[str], monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_mxnet_is_done_before_byteps_goes(bps: Any, said: list[str]) -> None:
-    ending.WaitForMXNet(lambda: said.append("waited")).put_before(bps)
+    ending.wait_for_mxnet_first(bps, lambda: said.append("waited"))
     assert bps.init(lazy=True) == ("init", {"lazy": True})
     assert said == ["init", "then an end"], "BytePS's own end, which comes after, is registered by then"
     assert bps.suspend() == ("suspend", {})
@@ -62,7 +62,7 @@ def test_who_waits_for_a_worker_that_is_gone_ends_with_a_warning(
     def waitall() -> None:
         never.wait(BLOCKED_S)
 
-    ending.WaitForMXNet(waitall, PATIENCE_S).put_before(bps)
+    ending.wait_for_mxnet_first(bps, waitall, PATIENCE_S)
     with caplog.at_level(logging.WARNING, "prophet_scheduler"):
         bps.shutdown()
     never.set()
@@ -74,7 +74,7 @@ def test_what_mxnet_complains_of_stops_no_end(bps: Any, said: list[str], caplog:
     def fails() -> None:
         raise RuntimeError("Operator gave up\nStack trace: ...")
 
-    ending.WaitForMXNet(fails).put_before(bps)
+    ending.wait_for_mxnet_first(bps, fails)
     with caplog.at_level(logging.WARNING, "prophet_scheduler"):
         bps.shutdown()
     assert said == ["shutdown"]

@@ -18,7 +18,7 @@ from mxnet.base import _LIB, check_call
 
 from prophet_byteps import agreement, hook, partition
 from prophet_byteps.cutting import CutBoard
-from prophet_mxnet.byteps import calls, front_end
+from prophet_mxnet.byteps import exchange, front_end
 from prophet_scheduler.core.cut import RECUT_ROUNDS, Cut
 from prophet_scheduler.learn.barrier import LEAST_ALIKE
 from support.exchanges import QuietExchange
@@ -422,7 +422,7 @@ def test_while_byteps_opens_keys_the_program_waits_for_others(stock: Any, monkey
     seen: list[tuple[str | None, bool]] = []
 
     def byteps_push_pull(tensor: Any, name: str | None = None, **how: Any) -> None:
-        seen.append((name, calls.under_way()))
+        seen.append((name, bool(exchange._callers)))
 
     stock.byteps_push_pull = byteps_push_pull
     monkeypatch.setattr(hook, "set_identity", lambda identity: None)
@@ -431,7 +431,7 @@ def test_while_byteps_opens_keys_the_program_waits_for_others(stock: Any, monkey
     Job(stock).train(1)
     assert seen == [("parameter_0", True), *((name, True) for name, _ in seen[1:])]
     assert len(seen) == 1 + 24
-    assert not calls.under_way()
+    assert not exchange._callers
 
 
 def test_broadcasts_keep_their_priority(bps: Any) -> None:

@@ -12,34 +12,18 @@ from hypothesis import given
 
 from prophet_papers.algorithms.pace.fusion import balanced_fusion, best_fusion, segment_bytes
 from prophet_papers.algorithms.pace.problem import Problem, TimedTransfer, problem_of
-from prophet_papers.algorithms.pace.schedule import WireSegment, iteration_time, least_time, preemptive_schedule
+from prophet_papers.algorithms.pace.schedule import WireSegment, iteration_time, preemptive_schedule
 from prophet_papers.pace import Pace, urgency
 from prophet_scheduler.core.bound import lower_bound_s
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.graph import Graph, Operation, OperationKind, training_graph
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.profile import Profile
+from support.graphs import graph
 from support.lanes import ScheduledQueue
 from support.profiles import profile
 
 ONE_BYTE_A_SECOND = Network(1.0)
-
-
-def graph(transfers: Mapping[str, tuple[int, str]], computing: Mapping[str, tuple[float, str]]) -> Graph:
-    """`transfers`: seconds at one byte a second; `computing`: seconds; both with their inputs as one text."""
-    return Graph(
-        "test",
-        (
-            *(
-                Operation(name, OperationKind.COMPUTE, tuple(inputs.split()), time_s)
-                for name, (time_s, inputs) in computing.items()
-            ),
-            *(
-                Operation(name, OperationKind.TRANSFER, tuple(inputs.split()), size_bytes=size)
-                for name, (size, inputs) in transfers.items()
-            ),
-        ),
-    )
 
 
 def problem(*rows: tuple[float, float, float], floor: float = 0.0) -> Problem:
@@ -49,6 +33,10 @@ def problem(*rows: tuple[float, float, float], floor: float = 0.0) -> Problem:
 
 def seconds(graph: Graph) -> Problem:
     return problem_of(graph, ONE_BYTE_A_SECOND.transfer_s)
+
+
+def least_time(problem: Problem) -> float:
+    return iteration_time(problem, preemptive_schedule(problem))
 
 
 # ---- from a graph to releases and tails
@@ -116,31 +104,27 @@ def test_a_graph_without_transfers_is_refused() -> None:
 # ---- the schedule by hand
 
 
-def test_a_longer_tail_interrupts_and_a_shorter_one_does_not() -> None:
-    # 1 is released at 2 and more urgent, 2 at 3 and less so: 0 goes on, then 2.
-    job = problem((0, 4, 1), (2, 1, 5), (3, 1, 0))
-    assert preemptive_schedule(job) == (
-        WireSegment(0, 0, 2),
-        WireSegment(1, 2, 3),
-        WireSegment(0, 3, 5),
-        WireSegment(2, 5, 6),
-    )
-    assert least_time(job) == 8.0, "transfer 1 ends at 3 and 5 follow"
+@pytest.mark.parametrize(
+    ("rows", "segments"),
+    [
+        # 1 is released at 2 and more urgent, 2 at 3 and less so: 0 goes on, then 2.
+        ([(0, 4, 1), (2, 1, 5), (3, 1, 0)], [(0, 0, 2), (1, 2, 3), (0, 3, 5), (2, 5, 6)]),
+        # An equal tail does not interrupt.
+        ([(0, 3, 1), (1, 1, 1)], [(0, 0, 3), (1, 3, 4)]),
+        # A release that changes nothing does not cut.
+        ([(0, 3, 2), (1, 1, 1), (5, 1, 0)], [(0, 0, 3), (1, 3, 4), (2, 5, 6)]),
+        # The wire idles only while nothing is released.
+        ([(2, 1, 0), (5, 1, 0)], [(0, 2, 3), (1, 5, 6)]),
+    ],
+)
+def test_a_longer_tail_interrupts_and_nothing_else_does(
+    rows: list[tuple[float, float, float]], segments: list[tuple[int, float, float]]
+) -> None:
+    assert preemptive_schedule(problem(*rows)) == tuple(WireSegment(*segment) for segment in segments)
 
 
-def test_an_equal_tail_does_not_interrupt() -> None:
-    assert preemptive_schedule(problem((0, 3, 1), (1, 1, 1))) == (WireSegment(0, 0, 3), WireSegment(1, 3, 4))
-
-
-def test_a_release_that_changes_nothing_does_not_cut() -> None:
-    assert preemptive_schedule(problem((0, 3, 2), (1, 1, 1), (5, 1, 0)))[0] == WireSegment(0, 0, 3)
-
-
-def test_the_wire_idles_only_while_nothing_is_released() -> None:
-    assert preemptive_schedule(problem((2, 1, 0), (5, 1, 0))) == (WireSegment(0, 2, 3), WireSegment(1, 5, 6))
-
-
-def test_a_path_without_a_transfer_can_be_the_longest() -> None:
+def test_an_iteration_ends_with_its_last_path_even_without_a_transfer() -> None:
+    assert least_time(problem((0, 4, 1), (2, 1, 5), (3, 1, 0))) == 8.0, "transfer 1 ends at 3 and 5 follow"
     assert least_time(problem((0, 1, 1), floor=9.0)) == 9.0
 
 
@@ -238,7 +222,6 @@ def test_algorithm_and_brute_force_agree_on_1000_random_graphs() -> None:
         job = seconds(random)
         segments = preemptive_schedule(job)
         least = iteration_time(job, segments)
-        assert least_time(job) == least
         assert len(segments) <= 2 * len(job.transfers) - 1
         # Theorem 1: releases, tails and floor say of the schedule what the graph itself does.
         assert end_of(random, check_feasible(job, segments)) == least
@@ -297,7 +280,6 @@ def test_in_continuous_time_no_set_of_transfers_allows_less_and_one_allows_no_mo
     for chosen in range(1, 2 ** len(rows)):
         members = [row for index, row in enumerate(rows) if chosen >> index & 1]
         bounds.append(min(r for r, _, _ in members) + sum(g for _, g, _ in members) + min(q for _, _, q in members))
-    assert iteration_time(job, preemptive_schedule(job)) == pytest.approx(max(bounds))
     assert least_time(job) == pytest.approx(max(bounds))
 
 

@@ -22,9 +22,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from prophet_papers.algorithms.caramel.batching import Batch
 from prophet_scheduler.core.enums import StrEnum
 from prophet_scheduler.core.network import Network
@@ -62,16 +59,8 @@ class Packing:
     gap_s: float
 
     @property
-    def computation_s(self) -> float:
-        return self.backward_s + self.forward_s
-
-    @property
-    def communication_s(self) -> float:
-        return sum(slot.end_s - slot.start_s for slot in self.slots)
-
-    @property
     def iteration_s(self) -> float:
-        return self.computation_s + self.gap_s
+        return self.backward_s + self.forward_s + self.gap_s
 
 
 def pack(
@@ -115,11 +104,10 @@ def pack(
             head = early_end - takes[index]
             underrun += early
     gap = overrun + underrun
-    shift = {Place.BACKWARD: 0.0, Place.AFTER_BACKWARD: 0.0}
-    began = backward_s + gap
     slots = []
     for index, (place, start) in starts.items():
-        start += shift.get(place, began)
+        if place in (Place.FORWARD, Place.BEFORE_FORWARD):
+            start += backward_s + gap
         slots.append(PackedSlot(index, place, start, start + takes[index]))
     slots.sort(key=lambda slot: (slot.start_s, slot.end_s))
     return Packing(tuple(slots), backward_s, forward_s, gap)
@@ -130,40 +118,35 @@ class _Free:
 
     def __init__(self, length_s: float) -> None:
         self._length_s = length_s
-        self._starts: NDArray[np.float64] = np.array([0.0])
-        self._ends: NDArray[np.float64] = np.array([length_s])
+        self._parts = [(0.0, length_s)]
 
     @property
     def last_busy(self) -> float:
         """Time after which all is free."""
-        reaches = len(self._ends) > 0 and self._ends[-1] == self._length_s
-        return float(self._starts[-1]) if reaches else self._length_s
+        start, end = self._parts[-1] if self._parts else (0.0, 0.0)
+        return start if end == self._length_s else self._length_s
 
     @property
     def first_busy(self) -> float:
         """Time before which all is free."""
-        reaches = len(self._starts) > 0 and self._starts[0] == 0.0
-        return float(self._ends[0]) if reaches else 0.0
+        start, end = self._parts[0] if self._parts else (0.0, 0.0)
+        return end if start == 0.0 else 0.0
 
     def earliest(self, since_s: float, takes_s: float) -> float | None:
         """Reserve the earliest `takes_s` after `since_s`, and return its start; None if there is no such time."""
-        starts = np.maximum(self._starts, since_s)
-        fits = np.flatnonzero(starts + takes_s <= self._ends + ROUNDING_S)
-        if not len(fits):
-            return None
-        return self._take(int(fits[0]), float(starts[fits[0]]), takes_s)
+        for place, (start, end) in enumerate(self._parts):
+            if max(start, since_s) + takes_s <= end + ROUNDING_S:
+                return self._take(place, max(start, since_s), takes_s)
+        return None
 
     def latest(self, until_s: float, takes_s: float) -> float | None:
         """Reserve the latest `takes_s` before `until_s`, and return its start; None if there is no such time."""
-        ends = np.minimum(self._ends, until_s)
-        fits = np.flatnonzero(ends - takes_s >= self._starts - ROUNDING_S)
-        if not len(fits):
-            return None
-        return self._take(int(fits[-1]), float(ends[fits[-1]]) - takes_s, takes_s)
+        for place, (start, end) in reversed(list(enumerate(self._parts))):
+            if min(end, until_s) - takes_s >= start - ROUNDING_S:
+                return self._take(place, min(end, until_s) - takes_s, takes_s)
+        return None
 
-    def _take(self, interval: int, start: float, takes_s: float) -> float:
-        low, high = self._starts[interval], self._ends[interval]
-        rest = [(a, b) for a, b in ((low, start), (start + takes_s, high)) if b > a]
-        self._starts = np.concatenate((self._starts[:interval], [a for a, _ in rest], self._starts[interval + 1 :]))
-        self._ends = np.concatenate((self._ends[:interval], [b for _, b in rest], self._ends[interval + 1 :]))
+    def _take(self, place: int, start: float, takes_s: float) -> float:
+        low, high = self._parts[place]
+        self._parts[place : place + 1] = [(a, b) for a, b in ((low, start), (start + takes_s, high)) if b > a]
         return start

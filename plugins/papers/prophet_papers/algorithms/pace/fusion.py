@@ -17,10 +17,8 @@ from prophet_papers.algorithms.pace.problem import Problem, TimedTransfer, probl
 from prophet_papers.algorithms.pace.schedule import (
     WireSegment,
     iteration_time,
-    least_time,
     least_time_of_chain,
     preemptive_schedule,
-    rises,
 )
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.graph import Graph
@@ -35,16 +33,9 @@ EVERY_UP_TO = 200
 """Every R below this is evaluated, in any graph. The paper's models have at most 164 transfers."""
 
 
-@dataclass(frozen=True)
-class Partition:
-    """Partition of a chain into groups that start at `starts` (the first is 0); the smallest has `least_bytes`."""
-
-    starts: tuple[int, ...]
-    least_bytes: int
-
-
-def balanced_partitions(sizes: Sequence[int]) -> Iterator[Partition]:
-    """Yield, for R = 1, 2, ... groups, the partition whose smallest group is largest: the paper's MaxMinSize.
+def balanced_partitions(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yield, for R = 1, 2, ... groups, the partition whose smallest group is largest: the paper's MaxMinSize. A
+    partition has the places at which groups start; the first is 0.
 
     Algorithm 1, lines 11-23: with best(s, R) for the part of the chain from place s on,
 
@@ -60,7 +51,7 @@ def balanced_partitions(sizes: Sequence[int]) -> Iterator[Partition]:
     before = np.concatenate([[0], np.cumsum(np.asarray(sizes, dtype=np.int64))])  # bytes before each place
     best = before[-1] - before[:-1]  # best[s] with one group
     cuts: list[list[int]] = []  # cuts[R - 2][s]: start of the second of R groups
-    yield Partition((0,), int(best[0]))
+    yield (0,)
     for groups in range(2, n + 1):
         # The first group starts at s <= n - groups, the second at c with s < c <= last.
         last = n - groups + 1
@@ -78,7 +69,7 @@ def balanced_partitions(sizes: Sequence[int]) -> Iterator[Partition]:
         starts = [0]
         for level in reversed(cuts):
             starts.append(level[starts[-1]])
-        yield Partition(tuple(starts), int(best[0]))
+        yield tuple(starts)
 
 
 @dataclass(frozen=True)
@@ -111,19 +102,17 @@ class Chain:
         self.network = network
         self.release = np.array([transfer.release for transfer in chain])
         self.tail = np.array([transfer.tail for transfer in chain])
-        self.rises = rises(self.tail)
+        self.rises = bool(np.all(self.tail[1:] >= self.tail[:-1]))
         self._before = np.concatenate([[0], np.cumsum(np.asarray(self.sizes, dtype=np.int64))])
         self.bytes_left = self._before[-1] - self._before  # from each place on
-        unfused = Network(network.bandwidth)
-        self.least_s = least_time(problem_of(graph, unfused.transfer_s))
+        free = problem_of(graph, Network(network.bandwidth).transfer_s)
+        self.least_s = iteration_time(free, preemptive_schedule(free))
 
     def iteration_s(self, starts: Sequence[int]) -> float:
         """Return the end of the iteration under the best schedule of the groups that start at these places."""
-        release, length, tail = self._fused(starts)
         if self.rises:
-            return max(self._whole.floor, least_time_of_chain(release, length, tail))
-        rows = zip(release.tolist(), length.tolist(), tail.tolist(), strict=True)
-        problem = Problem(self._whole.name, tuple(TimedTransfer("", *row) for row in rows), self._whole.floor)
+            return max(self._whole.floor, least_time_of_chain(*self._fused(starts)))
+        problem = self._problem(starts)
         return iteration_time(problem, preemptive_schedule(problem))
 
     def never_before_s(self, groups: int) -> float:
@@ -132,13 +121,18 @@ class Chain:
         return max(self.least_s, float(self.release[0] + total_s + self.tail.min()))
 
     def fusion(self, starts: Sequence[int]) -> Fusion:
-        ends = (*starts[1:], len(self.names))
-        groups = tuple(tuple(self.names[start:end]) for start, end in zip(starts, ends, strict=True))
-        numbers = (array.tolist() for array in self._fused(starts))
-        rows = zip(map("+".join, groups), *numbers, strict=True)
-        problem = Problem(self._whole.name, tuple(TimedTransfer(*row) for row in rows), self._whole.floor)
+        problem = self._problem(starts)
         segments = preemptive_schedule(problem)
-        return Fusion(groups, problem, segments, iteration_time(problem, segments))
+        return Fusion(self._groups(starts), problem, segments, iteration_time(problem, segments))
+
+    def _groups(self, starts: Sequence[int]) -> tuple[tuple[str, ...], ...]:
+        ends = (*starts[1:], len(self.names))
+        return tuple(tuple(self.names[start:end]) for start, end in zip(starts, ends, strict=True))
+
+    def _problem(self, starts: Sequence[int]) -> Problem:
+        numbers = (array.tolist() for array in self._fused(starts))
+        rows = zip(map("+".join, self._groups(starts)), *numbers, strict=True)
+        return Problem(self._whole.name, tuple(TimedTransfer(*row) for row in rows), self._whole.floor)
 
     def _fused(self, starts: Sequence[int]) -> tuple[Floats, Floats, Floats]:
         """Return the groups' releases (that of the last member), lengths, and tails (the longest of any member)."""
@@ -170,14 +164,14 @@ def balanced_fusion(graph: Graph, network: Network) -> Fusion:
 def _balanced(chain: Chain) -> tuple[int, ...]:
     best_s = math.inf
     best: tuple[int, ...] = (0,)
-    for groups, partition in enumerate(balanced_partitions(chain.sizes), start=1):
+    for groups, starts in enumerate(balanced_partitions(chain.sizes), start=1):
         if chain.never_before_s(groups) >= best_s * (1 - ROUNDING):
             break
         if not chain.rises and groups < len(chain.sizes) and groups % (groups // EVERY_UP_TO + 1):
             continue
-        iteration_s = chain.iteration_s(partition.starts)
+        iteration_s = chain.iteration_s(starts)
         if iteration_s < best_s * (1 - ROUNDING):
-            best_s, best = iteration_s, partition.starts
+            best_s, best = iteration_s, starts
     return best
 
 

@@ -33,14 +33,7 @@ def preemptive_schedule(problem: Problem) -> tuple[WireSegment, ...]:
     By Theorem 1 (problem.py), the iteration ends at max over i of C(i) + tail(i), where C(i) is the end of transfer i.
     This is the scheduling problem 1 | pmtn, r_j | Lmax: one machine, jobs with releases, preemption, and the maximum
     lateness for due dates -tail(i). It is optimal to always serve, among the released and unfinished jobs, the one with
-    the earliest due date, here the longest tail (Horn, 1974):
-
-        The schedule never idles while a released transfer is unfinished. Take the transfer c that attains the end. Go
-        back from C(c) to the last moment t before which the wire idled or carried a tail shorter than tail(c). From t
-        to C(c) it carries only transfers with tails of at least tail(c). All of these are released at t or later: one
-        released before t and unfinished would have been carried just before t, for its longer tail. Call them S. Any
-        schedule finishes the last of S no earlier than t + (sum of lengths in S) >= C(c), and at least tail(c) follows.
-        So no schedule ends before C(c) + tail(c).
+    the earliest due date, here the longest tail (Horn, 1974); docs/policies/pace.md has the proof.
 
     The proof also gives the optimum without a schedule: the maximum, over sets S of transfers, of
 
@@ -110,25 +103,9 @@ def iteration_time(problem: Problem, segments: Sequence[WireSegment], resume: fl
     return finish
 
 
-def least_time(problem: Problem) -> float:
-    """Return the end of the iteration under the best schedule: the oracle of the paper's section V."""
-    release, length, tail = (
-        np.array([getattr(transfer, key) for transfer in problem.transfers]) for key in ("release", "length", "tail")
-    )
-    by_release = np.lexsort((tail, release))
-    release, length, tail = release[by_release], length[by_release], tail[by_release]
-    if rises(tail):
-        return max(problem.floor, least_time_of_chain(release, length, tail))
-    return iteration_time(problem, preemptive_schedule(problem))
-
-
-def rises(values: NDArray[np.float64]) -> bool:
-    """Return True if no value is below the one before it."""
-    return bool(np.all(values[1:] >= values[:-1]))
-
-
 def least_time_of_chain(release: NDArray[np.float64], length: NDArray[np.float64], tail: NDArray[np.float64]) -> float:
-    """Return the same in O(n) if later releases are more urgent: releases and tails, shape (n,), both rise.
+    """Return the end of the iteration under the best schedule, in O(n), if later releases are more urgent: releases and
+    tails, shape (n,), both rise.
 
     This holds for a chain of layers: backward releases the last layer first, and forward needs it last. In the optimum
     of `preemptive_schedule`, the best set for a given least release and least tail is then all transfers from some

@@ -1,5 +1,8 @@
 """TAO and TIO: from a graph and a time oracle to the order in which parameters are received.
 
+A time oracle is the paper's Time(op): the seconds, 0 or more, of one operation that has its resource to itself (section
+3).
+
 Rule of this file: Algorithms 1 to 3 of TicTac as pure functions; worker.py evaluates an order.
 
 Two things make Algorithm 1 cheap. Compute operations that depend on the same outstanding transfers become ready
@@ -23,13 +26,32 @@ Choices where the paper is not explicit, or differs:
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from prophet_papers.algorithms.tictac.oracle import TimeOracle, general_time
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.graph import Graph, Operation, OperationKind
+from prophet_scheduler.core.network import Network
+
+TimeOracle: TypeAlias = Callable[[Operation], float]
 
 PICOSECONDS = 1e12
+
+
+def general_time(operation: Operation) -> float:
+    """Return 1 for a transfer, 0 for compute: Eq. 6, the oracle of TIO."""
+    return 1.0 if operation.kind is OperationKind.TRANSFER else 0.0
+
+
+def graph_time(network: Network) -> TimeOracle:
+    """Return the oracle of the graph's own times: `time_s` for compute, `size_bytes` on `network` for a transfer."""
+
+    def time_s(operation: Operation) -> float:
+        transfer = operation.kind is OperationKind.TRANSFER
+        return network.transfer_s(operation.size_bytes) if transfer else operation.time_s
+
+    return time_s
 
 
 @dataclass(frozen=True)

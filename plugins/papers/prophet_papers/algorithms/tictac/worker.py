@@ -1,6 +1,7 @@
 """Evaluation of an order: the makespan of one worker, and the paper's efficiency and speedup (Eqs. 1 to 4).
 
-Rule of this file: the model of TicTac, section 3, only; the simulator is closer to a real network.
+Rule of this file: the model of TicTac, section 3, only, and the paper's two extreme models (section 6); the simulator
+is closer to a real network, and frameworks' models are in prophet_scheduler/models.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from prophet_papers.algorithms.tictac.oracle import TimeOracle
-from prophet_papers.algorithms.tictac.ordering import PICOSECONDS, whole
-from prophet_scheduler.core.graph import Graph, OperationKind
+from prophet_papers.algorithms.tictac.ordering import PICOSECONDS, TimeOracle, whole
+from prophet_scheduler.core.graph import Graph, Operation, OperationKind
 
 PROCESSOR, RECEIVE, SEND = range(3)
 
@@ -112,3 +112,24 @@ class Worker:
                     waits_for[user] -= 1
                     if not waits_for[user]:
                         heapq.heappush(ready[self._resources[user]], (rank[user], user))
+
+
+def flat_graph(layers: int = 32, size_bytes: int = 2 << 20, time_s: float = 0.0) -> Graph:
+    """Return Par-32: `layers` parallel operations, each with its own parameter. All orders are equally good.
+
+    The 2 MiB per parameter are from the authors' published code; the paper gives no size.
+    """
+    return _toy(f"par-{layers}", layers, size_bytes, time_s, chained=False)
+
+
+def sequential_graph(layers: int = 32, size_bytes: int = 2 << 20, time_s: float = 0.0) -> Graph:
+    """Return Seq-32: the same operations in a chain, like a recurrent model. Only one order is best."""
+    return _toy(f"seq-{layers}", layers, size_bytes, time_s, chained=True)
+
+
+def _toy(name: str, layers: int, size_bytes: int, time_s: float, chained: bool) -> Graph:
+    operations = [Operation(f"parameter.{i}", OperationKind.TRANSFER, size_bytes=size_bytes) for i in range(layers)]
+    for i in range(layers):
+        before = (f"layer.{i - 1}",) if chained and i else ()
+        operations.append(Operation(f"layer.{i}", OperationKind.COMPUTE, (*before, f"parameter.{i}"), time_s))
+    return Graph(name, tuple(operations))
