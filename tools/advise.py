@@ -12,12 +12,10 @@ from typing import Any
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.units import format_size
 from prophet_scheduler.lab.advice import advise
-from prophet_scheduler.lab.advice_record import Advice, Suggestion
 from prophet_scheduler.lab.advice_sources import of_run
 from prophet_scheduler.lab.config import load_experiment
-from prophet_scheduler.lab.records import RESULTS_FILE, read_results
+from prophet_scheduler.lab.records import RESULTS_FILE, Advice, Suggestion, read_results
 from prophet_scheduler.lab.results_view import describe_setting
-from prophet_scheduler.lab.simulator_error import prediction_error
 from tools.studies import measured
 
 CONFIG = Path("configs/profiles/advise.yaml")
@@ -32,8 +30,8 @@ def followed(out: Path, number: int, change: str) -> dict[str, Any]:
     """
     before, after = out / f"cell{2 * number}", out / f"cell{2 * number + 1}"
     situation, measured_s = of_run(before)
-    advice = advise(situation, measured_s, error_of=prediction_error)
-    plain = advise(situation, error_of=prediction_error)
+    advice = advise(situation, measured_s)
+    plain = advise(situation)
     suggestion = _suggestion(advice, change)
     (cell,) = read_results(after / RESULTS_FILE).cells
     (real,) = cell.policies.values()

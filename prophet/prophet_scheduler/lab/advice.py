@@ -19,16 +19,16 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.engines.registry import engines, scheduled_engine
 from prophet_scheduler.engines.spec import EngineSpec, role_of
-from prophet_scheduler.lab.advice_record import Advice, Suggestion
-from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig
+from prophet_scheduler.lab.cluster_config import ClusterConfig
 from prophet_scheduler.lab.config import Cell
 from prophet_scheduler.lab.contenders import Contender, choose_policies
 from prophet_scheduler.lab.job_config import ReplayJob
+from prophet_scheduler.lab.records import Advice, Suggestion
 from prophet_scheduler.lab.results import compute_s, lower_bound
 from prophet_scheduler.lab.simulated import run_planned
 from prophet_scheduler.lab.simulated_ddp import prepared
 from prophet_scheduler.lab.simulator_config import FSDP2, SimulatorConfig
-from prophet_scheduler.lab.simulator_error import PredictionError
+from prophet_scheduler.lab.simulator_error import prediction_error
 
 ITERATIONS, WARMUP = 40, 28
 """Number of iterations of a prediction, as in the runs that compared the simulator with real jobs."""
@@ -113,24 +113,19 @@ class JobChange:
 
 
 def _faster_links(role: str, factor: float, now: Situation) -> Situation | None:
-    bandwidth, workers = now.cell.cluster.bandwidth, role == "worker"
-    ours = [node for node in now.cell.cluster.nodes if role_of(node) == role]
-    if all(bandwidth.rate(node) is None for node in ours) or not (workers or now.served):
+    bandwidth = now.cell.cluster.bandwidth
+    rates = ((node, bandwidth.rate(node)) for node in now.cell.cluster.nodes if role_of(node) == role)
+    faster = {node: rate * factor for node, rate in rates if rate is not None}
+    if role == "worker":
+        bandwidth = replace(bandwidth, changes=tuple((at_s, rate * factor) for at_s, rate in bandwidth.changes))
+    elif not now.served:
         return None
-
-    def faster(rate: float | None, of: str) -> float | None:
-        return rate * factor if rate is not None and of == role else rate
-
-    nodes = {node: faster(rate, role_of(node)) for node, rate in bandwidth.nodes.items()}
-    changes = tuple((at_s, rate * factor if workers else rate) for at_s, rate in bandwidth.changes)
-    return now.on(bandwidth=Bandwidth(faster(bandwidth.default, "worker"), nodes, changes))
+    return now.on(bandwidth=bandwidth.with_rates(faster)) if faster else None
 
 
 def _another_server(now: Situation) -> Situation | None:
     cluster = now.cell.cluster
-    rate = cluster.bandwidth.rate("server0")
-    added = {} if rate is None else {f"server{cluster.servers}": rate}
-    bandwidth = replace(cluster.bandwidth, nodes={**cluster.bandwidth.nodes, **added})
+    bandwidth = cluster.bandwidth.with_rates({f"server{cluster.servers}": cluster.bandwidth.rate("server0")})
     return now.on(servers=cluster.servers + 1, bandwidth=bandwidth) if now.served else None
 
 
@@ -203,7 +198,7 @@ def _on_byteps(now: Situation) -> Situation | None:
         return None
     # BytePS recommends as many servers as workers; assume servers on machines like the workers'.
     links = {f"server{place}": cluster.bandwidth.rate(f"worker{place}") for place in range(cluster.workers)}
-    bandwidth = replace(cluster.bandwidth, nodes={**cluster.bandwidth.nodes, **links})
+    bandwidth = cluster.bandwidth.with_rates(links)
     return now.on(servers=cluster.workers, bandwidth=bandwidth).under(now.contender.policy or byteps.stock)
 
 
@@ -291,18 +286,16 @@ def advise(
     measured_s: float | None = None,
     *,
     predict: Callable[[Situation], float] = predicted_s,
-    error_of: Callable[[str], PredictionError] = lambda base: PredictionError(),
     changes: Sequence[JobChange] = CHANGES,
 ) -> Advice:
     """Predict the situation and each of `changes` that applies. `measured_s` is the real iteration time, if known.
 
-    `error_of` returns the prediction error for a contender's base. Raises UserError if the situation itself cannot be
-    predicted; changes that cannot be predicted are left out.
+    Raises UserError if the situation itself cannot be predicted; changes that cannot be predicted are left out.
     """
 
-    def error(of: Situation) -> PredictionError:
+    def error(of: Situation) -> tuple[float, float] | tuple[None, None]:
         policy = f"-{of.contender.policy}" if of.contender.policy else ""
-        return error_of(f"{FSDP2}{policy}" if of.sharded else of.contender.base)
+        return prediction_error(f"{FSDP2}{policy}" if of.sharded else of.contender.base)
 
     simulated_s = predict(situation)
     now_s = simulated_s if measured_s is None else measured_s

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import numpy as np
@@ -39,6 +39,10 @@ class Bandwidth:
     def rate(self, node: str) -> float | None:
         """Return the initial rate of `node`."""
         return self.nodes.get(node, self.default if is_worker(node) else None)
+
+    def with_rates(self, rates: Mapping[str, float | None]) -> Bandwidth:
+        """Return this with other initial rates of some nodes."""
+        return replace(self, nodes={**self.nodes, **rates})
 
     def as_setting(self) -> object:
         """Return the form that results.json has."""

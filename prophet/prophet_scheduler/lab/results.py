@@ -48,12 +48,12 @@ def summarize_cell(done: CellRuns, times: Mapping[str, Sequence[Turnaround]] | N
     policies = {name: summarize_policy(cell, contenders[name], runs) for name, runs in done.runs.items()}
     for name, ways in (times or {}).items():
         if ways and policies[name].iteration_s is not None:
-            policies[name] = _with(policies[name], gradient=mean_s(ways))
+            policies[name] = policies[name].model_copy(update={"gradient": mean_s(ways)})
     narrow = narrow_link(cell.cluster, simulated_topology(cell) if done.simulated else cell.engine.topology)
     for policy in () if done.simulated else cell.policies:
         own = narrow_link(cell.cluster, policy.engine.topology)
         if own != narrow:
-            policies[policy.name] = _with(policies[policy.name], narrow_link=own)
+            policies[policy.name] = policies[policy.name].model_copy(update={"narrow_link": own})
     policies |= _compared_with_stock(cell, policies)
     took_s = {name: policy.time_s for name, policy in policies.items() if policy.time_s is not None}
     stock = next((took_s[p.name] for p in cell.policies if p.base == cell.engine.stock and p.name in took_s), None)
@@ -87,17 +87,12 @@ def as_measured(cell: Cell, links: Mapping[str, float]) -> Cell:
             rates[node] = min(ways)
     if not rates:
         return cell
-    bandwidth = replace(bandwidth, nodes={**bandwidth.nodes, **rates})
-    return replace(cell, cluster=cell.cluster.model_copy(update={"bandwidth": bandwidth}))
+    return replace(cell, cluster=cell.cluster.model_copy(update={"bandwidth": bandwidth.with_rates(rates)}))
 
 
 def simulated_topology(cell: Cell) -> Topology:
     """Topology of the simulator's exchange if the config sets a collective one, else of the config's engine."""
     return ALL_REDUCE if cell.simulator.exchange in (*COLLECTIVES, FSDP2) else cell.engine.topology
-
-
-def _with(policy: PolicyResult, **more: object) -> PolicyResult:
-    return policy.model_copy(update=more)
 
 
 def _compared_with_stock(cell: Cell, policies: Mapping[str, PolicyResult]) -> dict[str, PolicyResult]:
@@ -123,21 +118,21 @@ def _compared_with_stock(cell: Cell, policies: Mapping[str, PolicyResult]) -> di
         if policy.base != cell.engine.stock and reference is not None and digest is not None:
             same = digest == reference
             if same or not _sums_vary(cell):
-                compared[policy.name] = _with(policies[policy.name], same_weights_as_stock=same)
+                compared[policy.name] = policies[policy.name].model_copy(update={"same_weights_as_stock": same})
     return compared
 
 
 def summarize_policy(cell: Cell, policy: Contender, runs: Sequence[Run]) -> PolicyResult:
     """Return the result of one policy over its repeats. Successful repeats count even if others failed."""
     good = [run for run in runs if run.error is None]
-    summary = _with(PolicyResult(), **_counted(cell, policy, good)) if good else PolicyResult()
+    parts = _counted(cell, policy, good) if good else {}
     if ended := [run.ended_after_s for run in runs if run.ended_after_s is not None]:
-        summary = _with(summary, ended_after_s=max(ended))
-    error = _error(cell, runs, summary)
-    if error is None:
+        parts["ended_after_s"] = max(ended)
+    summary = PolicyResult().model_copy(update=parts)
+    if (error := _error(cell, runs, summary)) is None:
         return summary
     tails = (dict(run.log_tail) for run in runs if run.error is not None)
-    return _with(summary, error=error, log_tail=next(tails, {}))
+    return summary.model_copy(update={"error": error, "log_tail": next(tails, {})})
 
 
 def _counted(cell: Cell, policy: Contender, good: Sequence[Run]) -> dict[str, object]:

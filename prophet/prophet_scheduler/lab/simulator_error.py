@@ -7,42 +7,25 @@ stored validation runs (docs/results/validation.md).
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Literal, NamedTuple
-
-from pydantic import TypeAdapter
 
 from prophet_scheduler.engines.registry import engine_of
-from prophet_scheduler.lab.records import read
 from prophet_scheduler.lab.simulator_config import FSDP2
 
 FILE = Path(__file__).with_name("simulator-errors.json")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SimulatorErrors:
-    """Content of simulator-errors.json. `ratios`: real over simulated time, by policy or variant, one per cell."""
-
-    schema: Literal[1] = 1
-    ratios: Mapping[str, Sequence[float]]
-
-
-class PredictionError(NamedTuple):
-    """Median and maximum deviation of real from simulated times, as shares of the latter; None if never compared."""
-
-    usual: float | None = None
-    worst: float | None = None
-
-
-def prediction_error(base: str) -> PredictionError:
-    """Error for `base`, a policy or variant; if it was never compared, the error of all others on its engine."""
+def prediction_error(base: str) -> tuple[float, float] | tuple[None, None]:
+    """Return the median and maximum deviation of real from simulated times of `base`, a policy or variant, as shares of
+    the latter. If `base` was never compared, they are those of all others on its engine; None if there are none.
+    """
     ratios = _ratios()
     alike = [base] if base in ratios else [other for other in ratios if _engine_of(other) == _engine_of(base)]
     off = [abs(ratio - 1) for other in alike for ratio in ratios[other]]
-    return PredictionError(median(off), max(off)) if off else PredictionError()
+    return (median(off), max(off)) if off else (None, None)
 
 
 def _engine_of(base: str) -> str:
@@ -51,4 +34,6 @@ def _engine_of(base: str) -> str:
 
 @functools.cache
 def _ratios() -> Mapping[str, Sequence[float]]:
-    return read(FILE, TypeAdapter(SimulatorErrors).validate_python, "the simulator's errors").ratios
+    """Return the ratios of real to simulated time, by policy or variant, one per cell."""
+    ratios: Mapping[str, Sequence[float]] = json.loads(FILE.read_text(encoding="utf-8"))["ratios"]
+    return ratios
