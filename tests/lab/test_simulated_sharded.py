@@ -12,8 +12,13 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.lab.advice import Situation, advise
 from prophet_scheduler.lab.advice_sources import LinkOptions, of_profile
-from prophet_scheduler.lab.simulated import prepare_experiment, run_planned
-from prophet_scheduler.lab.simulated_ddp import SHARD_BLOCK_BYTES, SHARD_BLOCKS_AT_ONCE, prepared
+from prophet_scheduler.lab.simulated import (
+    SHARD_BLOCK_BYTES,
+    SHARD_BLOCKS_AT_ONCE,
+    prepare_experiment,
+    prepared,
+    run_planned,
+)
 from support.configs import REPLAY, loaded
 
 TOTAL_BYTES, EMBEDDING, LAYERS = 25_600_000, 0.22, 12

@@ -257,8 +257,7 @@ def advise(
     from prophet_scheduler.core.units import parse_rate, parse_time
     from prophet_scheduler.lab.advice import advise as advise_on
     from prophet_scheduler.lab.advice_module import is_function, of_function
-    from prophet_scheduler.lab.advice_recorded import of_record
-    from prophet_scheduler.lab.advice_sources import LinkOptions, of_profile, of_run
+    from prophet_scheduler.lab.advice_sources import LinkOptions, of_profile, of_record, of_run
     from prophet_scheduler.lab.records import is_run
     from prophet_scheduler.lab.screen import screen
     from prophet_scheduler.models.profiles import find_profile

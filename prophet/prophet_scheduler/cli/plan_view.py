@@ -20,16 +20,14 @@ from prophet_scheduler.core.units import format_rate, format_size
 from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.engines.spec import EngineSpec
 from prophet_scheduler.engines.topology import ALL_REDUCE
-from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig
+from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig, SimulatorConfig
 from prophet_scheduler.lab.config import Cell
 from prophet_scheduler.lab.contenders import choose_policies
 from prophet_scheduler.lab.job_config import ReplayJob
 from prophet_scheduler.lab.results import lower_bound
 from prophet_scheduler.lab.screen import titled_table
 from prophet_scheduler.lab.session import Report
-from prophet_scheduler.lab.simulated import run_planned
-from prophet_scheduler.lab.simulated_ddp import prepared
-from prophet_scheduler.lab.simulator_config import SimulatorConfig
+from prophet_scheduler.lab.simulated import prepared, run_planned
 from prophet_scheduler.policies import policy_names
 from prophet_scheduler.policies.algorithms.assembler import Schedule, assemble, wait_time_s
 

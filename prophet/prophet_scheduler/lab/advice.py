@@ -7,9 +7,12 @@ this job, and predictions on the same engine are scaled by it. Times are seconds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -17,18 +20,15 @@ from pydantic_core import to_jsonable_python
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.profile import GradientProfile, Profile
-from prophet_scheduler.engines.registry import engines, scheduled_engine
+from prophet_scheduler.engines.registry import engine_of, engines, scheduled_engine
 from prophet_scheduler.engines.spec import EngineSpec, role_of
-from prophet_scheduler.lab.cluster_config import ClusterConfig
+from prophet_scheduler.lab.cluster_config import FSDP2, ClusterConfig, SimulatorConfig
 from prophet_scheduler.lab.config import Cell
 from prophet_scheduler.lab.contenders import Contender, choose_policies
 from prophet_scheduler.lab.job_config import ReplayJob
 from prophet_scheduler.lab.records import Advice, Suggestion
 from prophet_scheduler.lab.results import compute_s, lower_bound
-from prophet_scheduler.lab.simulated import run_planned
-from prophet_scheduler.lab.simulated_ddp import prepared
-from prophet_scheduler.lab.simulator_config import FSDP2, SimulatorConfig
-from prophet_scheduler.lab.simulator_error import prediction_error
+from prophet_scheduler.lab.simulated import prepared, run_planned
 
 ITERATIONS, WARMUP = 40, 28
 """Number of iterations of a prediction, as in the runs that compared the simulator with real jobs."""
@@ -40,6 +40,9 @@ AVERAGED_EVERY = 4
 """Number of iterations per average in local SGD, as in torch's documentation of PeriodicModelAverager."""
 HELD_BACK = 0.05
 """Share of an iteration spent waiting above which the network holds a job back."""
+ERRORS_FILE = Path(__file__).with_name("simulator-errors.json")
+"""Real over simulated iteration times, which `make pages` writes from stored experiments that were run both ways
+(docs/results/validation.md)."""
 
 
 @dataclass(frozen=True)
@@ -279,6 +282,27 @@ def on_its_links(situation: Situation) -> Cell:
         clip_norm=real.clip_norm if isinstance(real, ReplayJob) else 0.0,
     )
     return replace(situation.cell, job=job, policies=(situation.contender,), engine=situation.engine)
+
+
+def prediction_error(base: str) -> tuple[float, float] | tuple[None, None]:
+    """Return the median and maximum deviation of real from simulated times of `base`, a policy or variant, as shares of
+    the latter. If `base` was never compared, they are those of all others on its engine; None if there are none.
+    """
+    ratios = _ratios()
+    alike = [base] if base in ratios else [other for other in ratios if _engine_of(other) == _engine_of(base)]
+    off = [abs(ratio - 1) for other in alike for ratio in ratios[other]]
+    return (median(off), max(off)) if off else (None, None)
+
+
+def _engine_of(base: str) -> str:
+    return FSDP2 if base.startswith(FSDP2) else engine_of(base).name
+
+
+@cache
+def _ratios() -> Mapping[str, Sequence[float]]:
+    """Return the ratios of real to simulated time, by policy or variant, one per cell."""
+    ratios: Mapping[str, Sequence[float]] = json.loads(ERRORS_FILE.read_text(encoding="utf-8"))["ratios"]
+    return ratios
 
 
 def advise(

@@ -14,16 +14,23 @@ from pydantic_core import to_jsonable_python
 
 from prophet_scheduler.core.bound import lower_bound_s
 from prophet_scheduler.engines.topology import ALL_REDUCE, Topology
-from prophet_scheduler.lab.cluster_config import Delay
+from prophet_scheduler.lab.cluster_config import ASYNCHRONOUS, FSDP2, Delay
 from prophet_scheduler.lab.config import Cell, Experiment
 from prophet_scheduler.lab.contenders import Contender
-from prophet_scheduler.lab.convergence import converged
 from prophet_scheduler.lab.iterations import rests_from, rounded, times_of
 from prophet_scheduler.lab.job_config import AsynchronousJob, ScoredJob, SyntheticJob
+from prophet_scheduler.lab.jobs.record import WorkerRecord
 from prophet_scheduler.lab.narrow_link import narrow_link, round_trip_s, seconds_per_bit
-from prophet_scheduler.lab.records import SCHEMA, AgentCost, CellResult, PolicyResult, Results
+from prophet_scheduler.lab.records import (
+    SCHEMA,
+    AgentCost,
+    CellResult,
+    ConvergenceResult,
+    LossAt,
+    PolicyResult,
+    Results,
+)
 from prophet_scheduler.lab.runs import CellRuns, Run
-from prophet_scheduler.lab.simulator_config import ASYNCHRONOUS, FSDP2
 from prophet_scheduler.lab.transfers import Turnaround, mean_s
 from prophet_scheduler.policies import get_definition
 from prophet_scheduler.simulate.collectives import COLLECTIVES
@@ -165,6 +172,79 @@ def _counted(cell: Cell, policy: Contender, good: Sequence[Run]) -> dict[str, ob
         "processor_s": _processor_s(good, cell.job_of(policy).warmup),
     }
     return parts | {name: part for name, part in sometimes.items() if part is not None}
+
+
+def losses(workers: Sequence[WorkerRecord]) -> list[tuple[float, float]]:
+    """Return the loss measurements of all workers as (time, loss), by time.
+
+    In asynchronous training, a worker measures the weights that it last pulled from the server.
+    """
+    began_s = min(worker.marks[0].start for worker in workers)
+    return sorted(
+        (time_s - began_s, loss)
+        for worker in workers
+        if worker.convergence is not None
+        for time_s, loss in zip(worker.convergence.times_s, worker.convergence.losses, strict=True)
+    )
+
+
+def time_to_loss(workers: Sequence[WorkerRecord], loss: float) -> float | None:
+    """Time when a worker's weights first had at most this loss; None if they never did."""
+    return next((time_s for time_s, its in losses(workers) if its <= loss), None)
+
+
+def update_s(workers: Sequence[WorkerRecord]) -> float | None:
+    """Mean seconds between applied updates of any workers, while all workers train; None if none was applied.
+
+    For synchronous workers, this is the iteration time divided by their number. Dropped updates do not count; they are
+    assumed to be spread evenly over the run.
+    """
+    first = max(worker.marks[0].start for worker in workers)
+    last = min(worker.marks[-1].start for worker in workers)
+    applied = 0.0
+    for worker in workers:
+        kept = worker.convergence
+        computed = sum(first < mark.start <= last for mark in worker.marks[1:])
+        share = 1.0
+        if kept is not None and kept.sent is not None and kept.dropped:
+            share = kept.sent / (kept.sent + kept.dropped)
+        applied += computed * share
+    return (last - first) / applied if applied > 0 and last > first else None
+
+
+def curve(workers: Sequence[WorkerRecord], points: int = 100) -> list[LossAt]:
+    """Return about `points` loss measurements, evenly sampled from those of all workers, by time."""
+    looks = losses(workers)
+    step = max(1, len(looks) // points)
+    return [LossAt(time_s=time_s, loss=loss) for time_s, loss in looks[::step]]
+
+
+def converged(runs: Sequence[Sequence[WorkerRecord]], target_loss: float) -> ConvergenceResult | None:
+    """Return the result of a policy from its repeats, each a sequence of workers; None if no worker recorded a loss.
+
+    `time_to_loss_s` is set only if every repeat reached the loss. The curve is the first repeat's.
+    """
+    kept = [worker.convergence for workers in runs for worker in workers if worker.convergence is not None]
+    if not kept:
+        return None
+    times = [time_to_loss(workers, target_loss) for workers in runs]
+    updates = [update for update in map(update_s, runs) if update is not None]
+    apart = [worker for worker in kept if worker.sent is not None]
+    delays = [worker.greatest_delay for worker in apart if worker.greatest_delay is not None]
+    reached = [time_s for time_s in times if time_s is not None]
+    return ConvergenceResult(
+        target_loss=target_loss,
+        time_to_loss_s=median(reached) if len(reached) == len(times) else None,
+        times_to_loss_s=times,
+        update_s=median(updates) if updates else None,
+        least_loss=min((loss for worker in kept for loss in worker.losses), default=None),
+        greatest_delay=max(delays) if delays else None,
+        sent=sum(worker.sent or 0 for worker in apart) if apart else None,
+        dropped=sum(worker.dropped or 0 for worker in apart) if apart else None,
+        uncoordinated=sum(worker.uncoordinated or 0 for worker in apart) if apart else None,
+        applied_otherwise=sum((worker.applied or 0) != worker.sent for worker in apart) if apart else None,
+        curve=curve(runs[0]),
+    )
 
 
 def _iterations(run: Run) -> list[tuple[list[float], int]]:
