@@ -12,11 +12,9 @@ from typing import Any
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.units import format_size
 from prophet_scheduler.lab.advice import advise
-from prophet_scheduler.lab.advice_record import Advice, Suggestion
 from prophet_scheduler.lab.advice_sources import of_run
-from prophet_scheduler.lab.records import RESULTS_FILE, read_results
+from prophet_scheduler.lab.records import RESULTS_FILE, Advice, Suggestion, read_results
 from prophet_scheduler.lab.results_view import describe_setting
-from prophet_scheduler.lab.simulator_error import prediction_error
 from tools.studies import measured
 
 CONFIG = Path("configs/profiles/advise.yaml")
@@ -31,9 +29,9 @@ def followed(out: Path, number: int, change: str) -> dict[str, Any]:
     """
     before, after = out / f"cell{2 * number}", out / f"cell{2 * number + 1}"
     situation, measured_s = of_run(before)
-    advice = advise(situation, measured_s, error_of=prediction_error)
+    advice = advise(situation, measured_s)
     suggestion = _suggestion(advice, change)
-    uncalibrated = _suggestion(advise(situation, error_of=prediction_error), change)
+    uncalibrated = _suggestion(advise(situation), change)
     (cell,) = read_results(after / RESULTS_FILE).cells
     (real,) = cell.policies.values()
     if real.rest_s is None:

@@ -9,9 +9,9 @@ import json
 from pathlib import Path
 
 from prophet_scheduler.cli.policies_view import default_text, meaning, option_rows
+from prophet_scheduler.lab.advice import ERRORS_FILE
+from prophet_scheduler.lab.cluster_config import FSDP2
 from prophet_scheduler.lab.records import RECORDS
-from prophet_scheduler.lab.simulator_config import FSDP2
-from prophet_scheduler.lab.simulator_error import FILE
 from prophet_scheduler.policies import all_definitions
 from tools import kept, picture
 from tools.figures import table
@@ -76,7 +76,7 @@ def derived() -> dict[Path, str]:
         SCHEMAS / f"{name}.json": json.dumps(adapter.json_schema(by_alias=True), indent=2, sort_keys=True) + "\n"
         for name, adapter in RECORDS
     }
-    return {**schemas, ENABLING: with_tables(ENABLING.read_text(encoding="utf-8")), FILE: errors_text()}
+    return {**schemas, ENABLING: with_tables(ENABLING.read_text(encoding="utf-8")), ERRORS_FILE: errors_text()}
 
 
 def main() -> None:

@@ -21,8 +21,7 @@ from prophet_scheduler.engines.ddp import BUCKET_CAP_MB
 from prophet_scheduler.engines.topology import ALL_REDUCE
 from prophet_scheduler.lab.config import Cell, experiment_of
 from prophet_scheduler.lab.results import lower_bound
-from prophet_scheduler.lab.simulated import run_planned
-from prophet_scheduler.lab.simulated_ddp import prepared
+from prophet_scheduler.lab.simulated import prepared, run_planned
 from tools.figures import OURS, STOCK
 from tools.kept import Point
 

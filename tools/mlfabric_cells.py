@@ -7,7 +7,7 @@ always gives the same result. Times are seconds, virtual ones in a simulated cel
 A simulated cluster is the config's: its workers, its rates (the draw of `rate_mix` itself, over time), its slow
 computations (from the same streams), the size of its update. The job is also the config's: the model is trained on the
 same samples in the same batches with the same steps, and evaluated where a real worker evaluates it. So the same code
-evaluates simulated and real cells (prophet_scheduler/lab/convergence.py).
+evaluates simulated and real cells (prophet_scheduler/lab/results.py).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from prophet_mlfabric.studies.tables import RingComparison, compare_with_ring, s
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES, LAB_DELAY_BOUND
 from prophet_scheduler.lab.config import Cell, load_experiment
-from prophet_scheduler.lab.convergence import converged
 from prophet_scheduler.lab.job_config import AsynchronousJob
 from prophet_scheduler.lab.jobs.datasets import Digits, batches, digits
 from prophet_scheduler.lab.jobs.pytorch.asynchronous import CLASSES, LOOKED_AT, Features
 from prophet_scheduler.lab.jobs.record import Convergence, Mark, WorkerRecord
 from prophet_scheduler.lab.records import ConvergenceResult
+from prophet_scheduler.lab.results import converged
 from tools.kept import Study
 from tools.studies import measured
 

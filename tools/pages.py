@@ -20,9 +20,9 @@ from prophet_scheduler.cli.options import exit_status
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.units import format_rate, format_size, format_time
 from prophet_scheduler.lab import iterations
+from prophet_scheduler.lab.cluster_config import SimulatorConfig
 from prophet_scheduler.lab.records import CellResult
 from prophet_scheduler.lab.results_view import describe_setting
-from prophet_scheduler.lab.simulator_config import SimulatorConfig
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
 from tools import baselines, changing, figures, gain_map, kept, observed
 from tools.baselines import Trained

@@ -26,8 +26,7 @@ from prophet_scheduler.lab.results import as_measured, failures, summarize, summ
 from prophet_scheduler.lab.results_view import describe_setting
 from prophet_scheduler.lab.runs import CellRuns
 from prophet_scheduler.lab.session import progress_bar, run_session
-from prophet_scheduler.lab.simulated import prepare_experiment, run_of, run_planned, simulate_experiment
-from prophet_scheduler.lab.simulated_ddp import prepared
+from prophet_scheduler.lab.simulated import prepare_experiment, prepared, run_of, run_planned, simulate_experiment
 from tools import kept
 from tools.kept import Study
 

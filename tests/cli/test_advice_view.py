@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from prophet_scheduler.cli.advice_view import advice_table, conclusion, left_out, verdict
-from prophet_scheduler.lab.advice_record import Advice, Suggestion
+from prophet_scheduler.lab.records import Advice, Suggestion
 from prophet_scheduler.models.profiles import save_profile
 from support.commands import Command
 from support.profiles import resnet50

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
 from typing import Any
 
 import pytest
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.profile import GradientProfile, Profile
-from prophet_scheduler.lab import simulator_error
-from prophet_scheduler.lab.advice import CHANGES, Situation, advise, contender_of, on_its_links, predicted_s
-from prophet_scheduler.lab.advice_record import Advice, Suggestion
+from prophet_scheduler.lab import advice as advice_module
+from prophet_scheduler.lab.advice import (
+    CHANGES,
+    Situation,
+    advise,
+    contender_of,
+    on_its_links,
+    predicted_s,
+    prediction_error,
+)
 from prophet_scheduler.lab.advice_sources import LinkOptions, of_profile
-from prophet_scheduler.lab.simulator_error import PredictionError, prediction_error
+from prophet_scheduler.lab.records import Advice, Suggestion
 
 MBIT = 1e6
 
@@ -117,12 +123,12 @@ def test_what_is_measured_scales_predictions_on_the_same_engine() -> None:
     )
 
 
-def test_a_gain_on_another_engine_has_to_be_more_than_the_usual_error() -> None:
-    errors = defaultdict(PredictionError, prophet=PredictionError(0.2, 0.3))
-    advice = advise(situation(20.0), 0.64 * 1.15, predict=fluid_s, error_of=errors.__getitem__)
+def test_a_gain_on_another_engine_has_to_be_more_than_the_usual_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advice_module, "_ratios", lambda: {"prophet": [1.25, 1.0, 0.5]})
+    advice = advise(situation(20.0), 0.64 * 1.15, predict=fluid_s)
     found = by_change(advice)
     assert found["parameter-servers"].gain == pytest.approx(1.15) and not found["parameter-servers"].helps
-    assert (found["parameter-servers"].error, found["parameter-servers"].worst_error) == (0.2, 0.3)
+    assert (found["parameter-servers"].error, found["parameter-servers"].worst_error) == (0.25, 0.5)
     assert (advice.error, found["twice-the-rate"].error) == (None, None)
 
 
@@ -199,7 +205,7 @@ def test_a_policy_has_the_errors_of_its_own_cells() -> None:
 
 def test_one_that_was_never_compared_has_those_of_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     ratios = {"prophet": [1.02, 0.9], "stock": [1.3], "ddp-gloo": [1.01]}
-    monkeypatch.setattr(simulator_error, "_ratios", lambda: ratios)
+    monkeypatch.setattr(advice_module, "_ratios", lambda: ratios)
     assert prediction_error("pace") == pytest.approx((0.1, 0.3))
     assert prediction_error("ddp-pace") == pytest.approx((0.01, 0.01))
     assert prediction_error("mxnet-kvstore") == (None, None)

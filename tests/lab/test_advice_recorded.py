@@ -17,10 +17,8 @@ from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.core.status import AgentStatus
 from prophet_scheduler.lab.advice import Situation, advise
-from prophet_scheduler.lab.advice_record import Suggestion
-from prophet_scheduler.lab.advice_recorded import of_record
-from prophet_scheduler.lab.advice_sources import LinkOptions
-from prophet_scheduler.lab.records import is_run
+from prophet_scheduler.lab.advice_sources import LinkOptions, of_record
+from prophet_scheduler.lab.records import Suggestion, is_run
 from prophet_scheduler.lab.workload import on_the_wire
 from prophet_scheduler.policies.algorithms.collective import ArrivalOrder, ForwardOrder
 from prophet_scheduler.policies.algorithms.sequence import iteration_s, make_sequence

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from prophet_scheduler.lab.convergence import converged, curve, time_to_loss, update_s
 from prophet_scheduler.lab.jobs.record import Convergence, Mark, WorkerRecord
+from prophet_scheduler.lab.results import converged, curve, time_to_loss, update_s
 
 
 def worker(starts: Sequence[float], losses: Sequence[float] = (), **more: Any) -> WorkerRecord:

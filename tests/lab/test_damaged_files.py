@@ -29,8 +29,7 @@ from prophet_scheduler.core.plan_codec import encode_plan
 from prophet_scheduler.core.settings import NAMES, Settings, from_environ
 from prophet_scheduler.core.units import format_rate, format_size, format_time, parse_rate, parse_size, parse_time
 from prophet_scheduler.engines.byteps.trace import read_trace
-from prophet_scheduler.lab.advice_recorded import of_record
-from prophet_scheduler.lab.advice_sources import LinkOptions, of_run
+from prophet_scheduler.lab.advice_sources import LinkOptions, of_record, of_run
 from prophet_scheduler.lab.config import load_experiment
 from prophet_scheduler.lab.jobs.record import Mark, WorkerRecord, read_spec
 from prophet_scheduler.lab.records import read_results, read_status, read_worker

@@ -15,14 +15,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from prophet_scheduler.core.profile import GradientProfile, Profile
-from prophet_scheduler.lab.jobs import progress_path
-from prophet_scheduler.lab.jobs.common import Recorder, arguments
+from prophet_scheduler.lab.jobs.common import Recorder, begin
 from prophet_scheduler.lab.jobs.compute import MOST_BEHIND_S, ComputeClock
 from prophet_scheduler.lab.jobs.datasets import KNOWN, batches, digits, random_images, text
 from prophet_scheduler.lab.jobs.pytorch.replay import ReplayLayer, ReplayModel
 from prophet_scheduler.lab.jobs.pytorch.training import accuracy, model_record
 from prophet_scheduler.lab.jobs.pytorch.transformer import SHAPES, job, make_model, make_optimizer, rate_of
-from prophet_scheduler.lab.jobs.record import Spec
+from prophet_scheduler.lab.jobs.record import Spec, progress_path
 
 PROFILE = Profile(
     "three",
@@ -157,7 +156,7 @@ def test_an_exchange_that_cannot_be_loaded_is_a_line_and_status_2(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["job", "--spec", "spec.json", "--out", "out.json", "--exchange", path])
     with pytest.raises(SystemExit) as ended:
-        arguments(None)
+        begin(None)
     assert ended.value.code == 2
     assert f"{path!r} cannot be loaded" in capsys.readouterr().err
 
@@ -168,8 +167,9 @@ def test_an_exchange_is_told_what_gradients_travel_as(
 ) -> None:
     spec = tmp_path / "spec.json"
     spec.write_text(json.dumps({"iterations": 3, "seed": 0, "batch_size": 8, "compression": compression}))
-    monkeypatch.setattr("sys.argv", ["job", "--spec", str(spec), "--out", "out.json", "--exchange", "builtins:dict"])
-    assert arguments(None).exchange() == ({} if compression == "none" else {"compression": compression})
+    out = str(tmp_path / "out.json")
+    monkeypatch.setattr("sys.argv", ["job", "--spec", str(spec), "--out", out, "--exchange", "builtins:dict"])
+    assert begin(None)[2] == ({} if compression == "none" else {"compression": compression})
 
 
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.engines.spec import RunNetwork
 from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig
-from prophet_scheduler.lab.contenders import Contender, known_policies, simulated_contenders
+from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.launchers import command, environment, nodes_of, without_effect
 
 CLUSTER = ClusterConfig.model_construct(workers=2, servers=2, bandwidth=Bandwidth(1e9))
@@ -68,11 +67,6 @@ def test_p3_is_switched_on_in_every_role_and_nowhere_else() -> None:
             assert not {"DMLC_PS_VAN_TYPE", "DMLC_PS_WATER_MARK"} & told(other, node).keys()
 
 
-def test_a_policys_own_settings_come_last() -> None:
-    policy = Contender("mine", "mxnet-p3", {"DMLC_PS_WATER_MARK": "100"}, "mxnet")
-    assert told(policy, "worker0")["DMLC_PS_WATER_MARK"] == "100"
-
-
 def test_ddp_has_workers_only_and_uses_the_namespaces_interface() -> None:
     assert nodes_of(DDP.engine, CLUSTER) == ["worker0", "worker1"]
     env = told(DDP, "worker1")
@@ -81,20 +75,6 @@ def test_ddp_has_workers_only_and_uses_the_namespaces_interface() -> None:
     assert not any(key.startswith(("DMLC_", "BYTEPS_")) for key in env)
     script, exchange = "prophet_scheduler.lab.jobs.pytorch.digits", f"{ENGINES}.ddp.torch_exchange:DdpInTorch"
     assert command(DDP, "worker0", "digits", [])[2:] == [script, "--exchange", exchange]
-
-
-@pytest.mark.parametrize("policy", [STOCK, KVSTORE, P3, DDP], ids=lambda policy: policy.name)
-def test_nothing_of_another_job_comes_from_the_shell(policy: Contender) -> None:
-    env = told(policy, "worker0")
-    assert env["PATH"] == "/bin"
-    assert not {"BYTEPS_LOG_LEVEL", "MXNET_CPU_WORKER_NTHREADS"} & env.keys()
-    assert env.get("RANK") != "5" and env.get("MASTER_PORT") != "1"
-
-
-def test_every_known_policy_has_an_engine_that_starts_it() -> None:
-    known = [Contender(name, name) for name in known_policies()]
-    assert all(policy.engine in engines().values() for policy in known)
-    assert {policy.name for policy in known if policy.engine.scheduled} == {p.name for p in simulated_contenders()}
 
 
 def test_a_job_starts_cold_unless_its_contender_says_otherwise() -> None:

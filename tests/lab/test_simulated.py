@@ -14,8 +14,7 @@ from prophet_scheduler.core.cut import MOST_BLOCK_BYTES
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.config import Cell, load_experiment
 from prophet_scheduler.lab.session import simulate_session
-from prophet_scheduler.lab.simulated import prepare, prepare_experiment, run_of, run_planned
-from prophet_scheduler.lab.simulated_ddp import prepared
+from prophet_scheduler.lab.simulated import prepare, prepare_experiment, prepared, run_of, run_planned
 from prophet_scheduler.policies.algorithms.chooser import AS_GOOD
 from prophet_scheduler.simulate.measures import measures, utilisation, waits_of
 from support.configs import DIGITS, REPLAY, changed, loaded, written

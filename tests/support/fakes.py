@@ -19,8 +19,7 @@ from prophet_scheduler.core.events import EVENT_DTYPE, EventKind, QueueKind
 from prophet_scheduler.core.status import AgentStatus, HookStatus
 from prophet_scheduler.lab.config import Cell
 from prophet_scheduler.lab.contenders import Contender
-from prophet_scheduler.lab.jobs import progress_path
-from prophet_scheduler.lab.jobs.record import Mark, WorkerRecord
+from prophet_scheduler.lab.jobs.record import Mark, WorkerRecord, progress_path
 from prophet_scheduler.lab.runner import Edges
 from prophet_scheduler.lab.testbed import RelayReport
 

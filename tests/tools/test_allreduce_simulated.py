@@ -11,7 +11,7 @@ from pydantic_core import to_jsonable_python
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.lab.config import Cell
 from prophet_scheduler.lab.records import CellResult
-from prophet_scheduler.lab.simulated_ddp import (
+from prophet_scheduler.lab.simulated import (
     COPIED_RATE,
     ISSUE_S,
     MESSAGE_S,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prophet_scheduler.lab import simulated_ddp
+from prophet_scheduler.lab import simulated
 from prophet_scheduler.lab.records import ConvergenceResult, PolicyResult
 from support.configs import REPLAY, loaded
 from support.results import cell, failed, policy
@@ -104,13 +104,13 @@ def test_the_simulator_has_what_was_measured() -> None:
     stored = kept.kept(ROOT / kept.RESULTS, "operations", list[dict[str, Any]])
     assert stored is not None
     so = figures.follows(stored.data)
-    assert so["ways_a_message"] == pytest.approx(simulated_ddp.WAYS_A_MESSAGE, rel=0.05)
-    assert so["message_s"] == pytest.approx(simulated_ddp.MESSAGE_S, rel=0.02)
-    assert so["moved_rate"] == pytest.approx(simulated_ddp.MOVED_RATE, rel=0.02)
-    assert so["issue_s"] == pytest.approx(simulated_ddp.ISSUE_S, rel=0.05)
-    assert so["copied_rate"] == pytest.approx(simulated_ddp.COPIED_RATE, rel=0.02)
-    assert so["renewed_rate"] == pytest.approx(simulated_ddp.RENEWED_RATE, rel=0.02)
-    assert so["updated_rate"] == pytest.approx(simulated_ddp.UPDATED_RATE, rel=0.02)
+    assert so["ways_a_message"] == pytest.approx(simulated.WAYS_A_MESSAGE, rel=0.05)
+    assert so["message_s"] == pytest.approx(simulated.MESSAGE_S, rel=0.02)
+    assert so["moved_rate"] == pytest.approx(simulated.MOVED_RATE, rel=0.02)
+    assert so["issue_s"] == pytest.approx(simulated.ISSUE_S, rel=0.05)
+    assert so["copied_rate"] == pytest.approx(simulated.COPIED_RATE, rel=0.02)
+    assert so["renewed_rate"] == pytest.approx(simulated.RENEWED_RATE, rel=0.02)
+    assert so["updated_rate"] == pytest.approx(simulated.UPDATED_RATE, rel=0.02)
 
 
 def test_other_weights_are_told_and_runs_of_another_length_not_compared() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from prophet_scheduler.lab.advice_record import Advice
+from prophet_scheduler.lab.records import Advice
 from prophet_scheduler.lab.screen import titled_table
 
 

@@ -188,9 +188,9 @@ def plan(
     """Show what Prophet would do with a job on a network, and how all policies compare."""
     from prophet_scheduler.cli.plan_view import block_table, draw_outlook, outlook, policy_table
     from prophet_scheduler.cli.plots import require_plot
-    from prophet_scheduler.cli.progress import progress_where_slow
     from prophet_scheduler.core.units import parse_rate
     from prophet_scheduler.lab.screen import screen
+    from prophet_scheduler.lab.session import progress_where_slow
     from prophet_scheduler.models.profiles import find_profile
 
     rate = parsed("--bandwidth", bandwidth, parse_rate)
@@ -257,11 +257,9 @@ def advise(
     from prophet_scheduler.core.units import parse_rate, parse_time
     from prophet_scheduler.lab.advice import advise as advise_on
     from prophet_scheduler.lab.advice_module import is_function, of_function
-    from prophet_scheduler.lab.advice_recorded import of_record
-    from prophet_scheduler.lab.advice_sources import LinkOptions, of_profile, of_run
+    from prophet_scheduler.lab.advice_sources import LinkOptions, of_profile, of_record, of_run
     from prophet_scheduler.lab.records import is_run
     from prophet_scheduler.lab.screen import screen
-    from prophet_scheduler.lab.simulator_error import prediction_error
     from prophet_scheduler.models.profiles import find_profile
 
     rate, server_rate = (
@@ -288,7 +286,7 @@ def advise(
             raise UserError(f"--cell is for a folder of `prophet run`, but {source} is a profile; leave it out")
         own, assumed = of_function(source, computing_s) if is_function(source) else (find_profile(source), "")
         situation = of_profile(own, policy, links, status, assumed)
-    advice = advise_on(situation, measured_s, error_of=prediction_error)
+    advice = advise_on(situation, measured_s)
     if json:
         _print_json(advice)
         return

@@ -12,7 +12,6 @@ from statistics import median_high
 from rich.table import Table
 
 from prophet_scheduler.cli.plots import save_plot
-from prophet_scheduler.cli.progress import Report
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.optional import need_pyplot
@@ -21,15 +20,15 @@ from prophet_scheduler.core.units import format_rate, format_size
 from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.engines.spec import EngineSpec
 from prophet_scheduler.engines.topology import ALL_REDUCE
-from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig
+from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig, SimulatorConfig
 from prophet_scheduler.lab.config import Cell
-from prophet_scheduler.lab.contenders import choose_policies, simulated_contenders
+from prophet_scheduler.lab.contenders import choose_policies
 from prophet_scheduler.lab.job_config import ReplayJob
 from prophet_scheduler.lab.results import lower_bound
 from prophet_scheduler.lab.screen import titled_table
-from prophet_scheduler.lab.simulated import run_planned
-from prophet_scheduler.lab.simulated_ddp import prepared
-from prophet_scheduler.lab.simulator_config import SimulatorConfig
+from prophet_scheduler.lab.session import Report
+from prophet_scheduler.lab.simulated import prepared, run_planned
+from prophet_scheduler.policies import policy_names
 from prophet_scheduler.policies.algorithms.assembler import Schedule, assemble, wait_time_s
 
 ITERATIONS, WARMUP = 20, 14
@@ -65,8 +64,8 @@ def outlook(profile: Profile, bits_per_s: float, workers: int, servers: int, rep
     network = Network(bits_per_s / 8, costs.overhead_s, 2 * costs.latency_s)
     job = ReplayJob.model_construct(kind="replay", iterations=ITERATIONS, warmup=WARMUP, batch_size=1, seed=0)
     cluster = ClusterConfig.model_construct(workers=workers, servers=servers, bandwidth=Bandwidth(bits_per_s))
-    own = choose_policies((), [variant.name for variant in spec.variants], "torch")
-    contenders = simulated_contenders() if spec.scheduled else own
+    names = [*(variant.name for variant in spec.variants), *(policy_names() if spec.scheduled else ())]
+    contenders = choose_policies((), names, "torch")
     cell = Cell({"bandwidth": bits_per_s}, job, cluster, contenders, profile, costs, engine=spec)
     bound = lower_bound(cell)
     assert bound is not None

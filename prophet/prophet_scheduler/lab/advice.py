@@ -7,9 +7,12 @@ this job, and predictions on the same engine are scaled by it. Times are seconds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -17,18 +20,15 @@ from pydantic_core import to_jsonable_python
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.profile import GradientProfile, Profile
-from prophet_scheduler.engines.registry import engines, scheduled_engine
+from prophet_scheduler.engines.registry import engine_of, engines, scheduled_engine
 from prophet_scheduler.engines.spec import EngineSpec, role_of
-from prophet_scheduler.lab.advice_record import Advice, Suggestion
-from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig
+from prophet_scheduler.lab.cluster_config import FSDP2, ClusterConfig, SimulatorConfig
 from prophet_scheduler.lab.config import Cell
 from prophet_scheduler.lab.contenders import Contender, choose_policies
 from prophet_scheduler.lab.job_config import ReplayJob
+from prophet_scheduler.lab.records import Advice, Suggestion
 from prophet_scheduler.lab.results import compute_s, lower_bound
-from prophet_scheduler.lab.simulated import run_planned
-from prophet_scheduler.lab.simulated_ddp import prepared
-from prophet_scheduler.lab.simulator_config import FSDP2, SimulatorConfig
-from prophet_scheduler.lab.simulator_error import PredictionError
+from prophet_scheduler.lab.simulated import prepared, run_planned
 
 ITERATIONS, WARMUP = 40, 28
 """Number of iterations of a prediction, as in the runs that compared the simulator with real jobs."""
@@ -40,6 +40,9 @@ AVERAGED_EVERY = 4
 """Number of iterations per average in local SGD, as in torch's documentation of PeriodicModelAverager."""
 HELD_BACK = 0.05
 """Share of an iteration spent waiting above which the network holds a job back."""
+ERRORS_FILE = Path(__file__).with_name("simulator-errors.json")
+"""Real over simulated iteration times, which `make pages` writes from stored experiments that were run both ways
+(docs/results/validation.md)."""
 
 
 @dataclass(frozen=True)
@@ -113,24 +116,19 @@ class JobChange:
 
 
 def _faster_links(role: str, factor: float, now: Situation) -> Situation | None:
-    bandwidth, workers = now.cell.cluster.bandwidth, role == "worker"
-    ours = [node for node in now.cell.cluster.nodes if role_of(node) == role]
-    if all(bandwidth.rate(node) is None for node in ours) or not (workers or now.served):
+    bandwidth = now.cell.cluster.bandwidth
+    rates = ((node, bandwidth.rate(node)) for node in now.cell.cluster.nodes if role_of(node) == role)
+    faster = {node: rate * factor for node, rate in rates if rate is not None}
+    if role == "worker":
+        bandwidth = replace(bandwidth, changes=tuple((at_s, rate * factor) for at_s, rate in bandwidth.changes))
+    elif not now.served:
         return None
-
-    def faster(rate: float | None, of: str) -> float | None:
-        return rate * factor if rate is not None and of == role else rate
-
-    nodes = {node: faster(rate, role_of(node)) for node, rate in bandwidth.nodes.items()}
-    changes = tuple((at_s, rate * factor if workers else rate) for at_s, rate in bandwidth.changes)
-    return now.on(bandwidth=Bandwidth(faster(bandwidth.default, "worker"), nodes, changes))
+    return now.on(bandwidth=bandwidth.with_rates(faster)) if faster else None
 
 
 def _another_server(now: Situation) -> Situation | None:
     cluster = now.cell.cluster
-    rate = cluster.bandwidth.rate("server0")
-    added = {} if rate is None else {f"server{cluster.servers}": rate}
-    bandwidth = replace(cluster.bandwidth, nodes={**cluster.bandwidth.nodes, **added})
+    bandwidth = cluster.bandwidth.with_rates({f"server{cluster.servers}": cluster.bandwidth.rate("server0")})
     return now.on(servers=cluster.servers + 1, bandwidth=bandwidth) if now.served else None
 
 
@@ -203,7 +201,7 @@ def _on_byteps(now: Situation) -> Situation | None:
         return None
     # BytePS recommends as many servers as workers; assume servers on machines like the workers'.
     links = {f"server{place}": cluster.bandwidth.rate(f"worker{place}") for place in range(cluster.workers)}
-    bandwidth = replace(cluster.bandwidth, nodes={**cluster.bandwidth.nodes, **links})
+    bandwidth = cluster.bandwidth.with_rates(links)
     return now.on(servers=cluster.workers, bandwidth=bandwidth).under(now.contender.policy or byteps.stock)
 
 
@@ -286,23 +284,42 @@ def on_its_links(situation: Situation) -> Cell:
     return replace(situation.cell, job=job, policies=(situation.contender,), engine=situation.engine)
 
 
+def prediction_error(base: str) -> tuple[float, float] | tuple[None, None]:
+    """Return the median and maximum deviation of real from simulated times of `base`, a policy or variant, as shares of
+    the latter. If `base` was never compared, they are those of all others on its engine; None if there are none.
+    """
+    ratios = _ratios()
+    alike = [base] if base in ratios else [other for other in ratios if _engine_of(other) == _engine_of(base)]
+    off = [abs(ratio - 1) for other in alike for ratio in ratios[other]]
+    return (median(off), max(off)) if off else (None, None)
+
+
+def _engine_of(base: str) -> str:
+    return FSDP2 if base.startswith(FSDP2) else engine_of(base).name
+
+
+@cache
+def _ratios() -> Mapping[str, Sequence[float]]:
+    """Return the ratios of real to simulated time, by policy or variant, one per cell."""
+    ratios: Mapping[str, Sequence[float]] = json.loads(ERRORS_FILE.read_text(encoding="utf-8"))["ratios"]
+    return ratios
+
+
 def advise(
     situation: Situation,
     measured_s: float | None = None,
     *,
     predict: Callable[[Situation], float] = predicted_s,
-    error_of: Callable[[str], PredictionError] = lambda base: PredictionError(),
     changes: Sequence[JobChange] = CHANGES,
 ) -> Advice:
     """Predict the situation and each of `changes` that applies. `measured_s` is the real iteration time, if known.
 
-    `error_of` returns the prediction error for a contender's base. Raises UserError if the situation itself cannot be
-    predicted; changes that cannot be predicted are left out.
+    Raises UserError if the situation itself cannot be predicted; changes that cannot be predicted are left out.
     """
 
-    def error(of: Situation) -> PredictionError:
+    def error(of: Situation) -> tuple[float, float] | tuple[None, None]:
         policy = f"-{of.contender.policy}" if of.contender.policy else ""
-        return error_of(f"{FSDP2}{policy}" if of.sharded else of.contender.base)
+        return prediction_error(f"{FSDP2}{policy}" if of.sharded else of.contender.base)
 
     simulated_s = predict(situation)
     now_s = simulated_s if measured_s is None else measured_s

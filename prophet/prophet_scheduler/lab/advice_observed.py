@@ -20,11 +20,9 @@ from prophet_scheduler.core.status import Observed, ObservedTimes
 from prophet_scheduler.engines.ddp import BUCKET_CAP_MB
 from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.lab.advice import CHANGES, HELD_BACK, Situation, advise, cell_of, contender_of, predicted_s
-from prophet_scheduler.lab.advice_record import Advice
-from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig
-from prophet_scheduler.lab.simulated_ddp import WAYS_A_MESSAGE
-from prophet_scheduler.lab.simulator_config import FSDP2, SimulatorConfig
-from prophet_scheduler.lab.simulator_error import prediction_error
+from prophet_scheduler.lab.cluster_config import FSDP2, Bandwidth, ClusterConfig, SimulatorConfig
+from prophet_scheduler.lab.records import Advice
+from prophet_scheduler.lab.simulated import WAYS_A_MESSAGE
 from prophet_scheduler.policies.ddp import MEBIBYTE
 
 ASKED = ("prophet", "twice-the-rate", "half-precision", "larger-batch", "low-rank", "local-sgd", "kept", "replicas")
@@ -76,7 +74,7 @@ def advice_of(seen: Observed, times: ObservedTimes) -> Advice:
     """Predict the gain of each change that the job could make."""
     asked = set(ASKED) - ({"prophet"} if seen.no_prophet else set())
     changes = [change for change in CHANGES if change.name in asked]
-    return advise(fitted(seen, times), times.iteration_s, error_of=prediction_error, changes=changes)
+    return advise(fitted(seen, times), times.iteration_s, changes=changes)
 
 
 def lines(seen: Observed) -> list[str]:

@@ -1,6 +1,7 @@
-"""Cluster of a config: its nodes, the bandwidth and delay of their links, others' traffic, and faults.
+"""Machines of a config: section `cluster` has the nodes, the bandwidth and delay of their links, others' traffic and
+faults, section `simulator` the properties of simulated machines that a testbed does not have to be told.
 
-Rule of this file: the schema of `cluster` and its checks. Rates are bits per second, times seconds.
+Rule of this file: the schemas of both sections and their checks. Rates are bits per second, times seconds.
 """
 
 from __future__ import annotations
@@ -8,20 +9,24 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Annotated
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from typing_extensions import Self
 
-from prophet_scheduler.core.units import MOST_S, parse_rate, parse_time
+from prophet_scheduler.core.units import MOST_S, parse_rate, parse_size, parse_time
 from prophet_scheduler.engines.spec import is_worker
 from prophet_scheduler.lab.faults import FaultKind, JobFault, check_apart
-from prophet_scheduler.lab.schema import MOST_COUNT, NotNegative, Rate, Seconds, Seed, Strict
+from prophet_scheduler.lab.schema import MOST_COUNT, Count, NotNegative, Rate, Seconds, Seed, Strict
+from prophet_scheduler.simulate.collectives import COLLECTIVES
 
 NOT_SHAPED = "none"
 """Bandwidth of an unshaped link, limited only by the machine."""
+PARAMETER_SERVER = "parameter-server"
+ASYNCHRONOUS = "asynchronous"
+FSDP2 = "fsdp2"
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,10 @@ class Bandwidth:
     def rate(self, node: str) -> float | None:
         """Return the initial rate of `node`."""
         return self.nodes.get(node, self.default if is_worker(node) else None)
+
+    def with_rates(self, rates: Mapping[str, float | None]) -> Bandwidth:
+        """Return this with other initial rates of some nodes."""
+        return replace(self, nodes={**self.nodes, **rates})
 
     def as_setting(self) -> object:
         """Return the form that results.json has."""
@@ -201,4 +210,49 @@ class ClusterConfig(Strict):
         slow = next((fault for fault in self.faults if fault.kind is FaultKind.SLOW_LINK), None)
         if slow is not None and self.bandwidth.changes:
             raise ValueError(f"faults: the rate of {slow.node} cannot be {FaultKind.SLOW_LINK} where bandwidth changes")
+        return self
+
+
+def _known_exchange(value: str) -> str:
+    known = (PARAMETER_SERVER, ASYNCHRONOUS, FSDP2, *COLLECTIVES)
+    if value not in known:
+        raise ValueError(f"{value!r} is not an exchange; the known ones are {', '.join(known)}")
+    return value
+
+
+def _parse_burst(value: object) -> object:
+    return value if value in ("testbed", 0) else parse_size(value)
+
+
+class SimulatorConfig(Strict):
+    """Costs of simulated machines. Defaults are those of the testbed on two cores; docs/simulator.md has the method."""
+
+    exchange: Annotated[str, AfterValidator(_known_exchange)] = PARAMETER_SERVER
+    shards: Count | None = None
+    """Number of ranks that shard the parameters in FSDP2; None for all, fewer is HSDP, 1 is `replicate()`."""
+    keep: bool = False
+    """True if FSDP2 keeps parameters after forward (reshard_after_forward=False)."""
+    overhead_s: NotNegative = 0.0001
+    """Overhead of a message with data, besides its bytes."""
+    latency_s: NotNegative = 0.00014
+    """Time from sending a message's last byte to the receiver's reaction."""
+    sum_rate: Rate | None = None
+    """Bits per second at which a server (or a worker in a collective) adds; None for no limit."""
+    server_overhead_s: NotNegative = 0.0
+    """CPU time of a parameter server per message with data, in and out, besides summing its bytes."""
+    operation_s: NotNegative = 0.0
+    """CPU time of the workers per collective operation, one operation after another. Contenders of
+    DistributedDataParallel default to gloo's value, here and for `operation_rate`."""
+    operation_rate: Rate | None = None
+    """Bits per second of collective operations that the CPU moves and adds while the wire carries others; None for no
+    limit."""
+    burst: Annotated[Literal["testbed"] | int, BeforeValidator(_parse_burst)] = "testbed"
+    """Bytes that a link may send at once after idling: `testbed` for what its token buckets allow, 0 for a wire."""
+    jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
+    """Scatter of compute times: the standard deviation of their logarithm, drawn for each worker and iteration."""
+
+    @model_validator(mode="after")
+    def _shards_in_fsdp2(self) -> Self:
+        if self.exchange != FSDP2 and (self.shards is not None or self.keep):
+            raise ValueError(f"shards and keep need exchange: {FSDP2}; leave them out")
         return self

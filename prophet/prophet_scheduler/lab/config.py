@@ -22,12 +22,11 @@ from prophet_scheduler.core.files import read_text
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.engines.registry import engines, scheduled_engine
 from prophet_scheduler.engines.spec import EngineSpec, is_worker
-from prophet_scheduler.lab.cluster_config import ClusterConfig, Delay, RateMix, Traffic
+from prophet_scheduler.lab.cluster_config import FSDP2, ClusterConfig, Delay, RateMix, SimulatorConfig, Traffic
 from prophet_scheduler.lab.contenders import Contender, ContenderEntry, choose_policies, expand_policies
 from prophet_scheduler.lab.faults import JobFault
 from prophet_scheduler.lab.job_config import JOB_KINDS, JobConfig, ReplayJob
 from prophet_scheduler.lab.schema import Count, Seconds, Strict, key_of
-from prophet_scheduler.lab.simulator_config import FSDP2, SimulatorConfig
 from prophet_scheduler.lab.workload import on_the_wire, replayed_profile
 from prophet_scheduler.plugins import absent
 

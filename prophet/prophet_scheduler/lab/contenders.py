@@ -8,7 +8,7 @@ other engines are *peers*: a user's alternatives, run as their own documentation
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -106,11 +106,6 @@ def known_policies() -> list[str]:
     return [*own, *policy_names(), *peers()]
 
 
-def simulated_contenders() -> tuple[Contender, ...]:
-    """Return every contender that can be simulated (all but the peers), with default settings."""
-    return choose_policies((), [name for name in known_policies() if name not in peers()], "torch")
-
-
 def expand_policies(
     entries: Sequence[str | ContenderEntry], framework: Framework, at: str, engine: EngineSpec | None = None
 ) -> tuple[Contender, ...]:
@@ -179,25 +174,19 @@ def _expanded(entry: ContenderEntry, at: str, framework: Framework, for_engine: 
     env = dict(entry.env)
     if engine.variant(base) is None:
         env[settings.SCHEDULER] = base
-    expanded = [
-        Contender(entry.name + label, base, {**env, **chosen}, framework, entry.tune or 0, entry.warmup)
-        for chosen, label in _combinations(varied)
-    ]
-    for contender in expanded:
+    several = any(len(choices) > 1 for choices in varied.values())
+    expanded = []
+    for chosen in itertools.product(*varied.values()):
+        name = "-".join([entry.name, *(label for _, label in chosen if several)])
+        values = {variable: value for variable, (value, _) in zip(varied, chosen, strict=True)}
+        contender = Contender(name, base, {**env, **values}, framework, entry.tune or 0, entry.warmup)
         _check_values(contender, at)
+        expanded.append(contender)
     return expanded
 
 
 Choices = dict[str, list[tuple[str, str]]]
 """By variable, its values, each with its label in a contender's name."""
-
-
-def _combinations(varied: Choices) -> Iterator[tuple[dict[str, str], str]]:
-    """Yield each combination of values, and its suffix in the contender's name ("" if it is the only one)."""
-    named = any(len(choices) > 1 for choices in varied.values())
-    for chosen in itertools.product(*varied.values()):
-        label = "".join(f"-{label}" for _, label in chosen) if named else ""
-        yield {variable: value for variable, (value, _) in zip(varied, chosen, strict=True)}, label
 
 
 def _options(entry: ContenderEntry, base: str, at: str) -> Choices:

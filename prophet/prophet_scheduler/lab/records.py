@@ -1,6 +1,6 @@
-"""Types of results.json, and validated reading of all files that an experiment writes, including older ones.
+"""Types of results.json and of advice, and validated reading of all files that an experiment writes, also older ones.
 
-Rule of this file: the types of results.json, and one reader for each kind of record; results.py computes the numbers.
+Rule of this file: types of JSON output, and one reader for each kind of record; results.py and advice.py compute it.
 Times are seconds. docs/schemas/ has the JSON schemas (`make pages`). A schema only gains keys: unknown keys are
 ignored, and keys that an older file lacks have defaults here. Unset fields are not written, so rewriting a file does
 not change it. Schema 1 has only medians; schema 2 has every iteration and leads with means.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, Literal, TypeVar
@@ -20,7 +21,6 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.files import parse_json, read_text, write_whole
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.status import AgentStatus
-from prophet_scheduler.lab.advice_record import Advice
 from prophet_scheduler.lab.iterations import Kept, Times
 from prophet_scheduler.lab.jobs.record import WorkerRecord
 from prophet_scheduler.lab.schema import key_of
@@ -203,6 +203,57 @@ class Results(_Part):
     def as_json(self) -> dict[str, Any]:
         """Return the content to write, without unset fields."""
         return self.model_dump(by_alias=True, exclude_unset=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suggestion:
+    """Predicted effect of a change.
+
+    `gain` is the factor in samples per second over the present job. `error` and `worst_error` are the median and
+    maximum deviation of real from simulated iterations, as shares, where both are known; None if nothing was compared.
+    """
+
+    change: str
+    words: str
+    iteration_s: float
+    gain: float
+    helps: bool
+    error: float | None
+    worst_error: float | None
+    leaves_out: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """Output of `prophet advise --json`. Times are seconds, `waits` is a share of `iteration_s`.
+
+    `iteration_s` is the measured time if known, else `simulated_s`. `assumed` lists, as sentences, the assumptions made
+    where facts of the job are unknown.
+    """
+
+    schema: Literal[1] = 1
+    job: str
+    policy: str
+    setting: Mapping[str, JsonValue] = field(default_factory=dict)
+    workers: int
+    servers: int
+    iteration_s: float
+    simulated_s: float
+    measured_s: float | None
+    error: float | None
+    worst_error: float | None
+    computing_s: float
+    bound_s: float | None
+    waits: float
+    network_holds_back: bool
+    suggestions: Sequence[Suggestion]
+    assumed: Sequence[str] = ()
+
+    @property
+    def best(self) -> Suggestion | None:
+        """Suggestion with the greatest gain among those that help; None if none does."""
+        helping = [suggestion for suggestion in self.suggestions if suggestion.helps]
+        return max(helping, key=lambda suggestion: suggestion.gain, default=None)
 
 
 def is_run(folder: Path) -> bool:

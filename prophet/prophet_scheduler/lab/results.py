@@ -14,16 +14,23 @@ from pydantic_core import to_jsonable_python
 
 from prophet_scheduler.core.bound import lower_bound_s
 from prophet_scheduler.engines.topology import ALL_REDUCE, Topology
-from prophet_scheduler.lab.cluster_config import Delay
+from prophet_scheduler.lab.cluster_config import ASYNCHRONOUS, FSDP2, Delay
 from prophet_scheduler.lab.config import Cell, Experiment
 from prophet_scheduler.lab.contenders import Contender
-from prophet_scheduler.lab.convergence import converged
 from prophet_scheduler.lab.iterations import rests_from, rounded, times_of
 from prophet_scheduler.lab.job_config import AsynchronousJob, ScoredJob, SyntheticJob
+from prophet_scheduler.lab.jobs.record import WorkerRecord
 from prophet_scheduler.lab.narrow_link import narrow_link, round_trip_s, seconds_per_bit
-from prophet_scheduler.lab.records import SCHEMA, AgentCost, CellResult, PolicyResult, Results
+from prophet_scheduler.lab.records import (
+    SCHEMA,
+    AgentCost,
+    CellResult,
+    ConvergenceResult,
+    LossAt,
+    PolicyResult,
+    Results,
+)
 from prophet_scheduler.lab.runs import CellRuns, Run
-from prophet_scheduler.lab.simulator_config import ASYNCHRONOUS, FSDP2
 from prophet_scheduler.lab.transfers import Turnaround, mean_s
 from prophet_scheduler.policies import get_definition
 from prophet_scheduler.simulate.collectives import COLLECTIVES
@@ -48,12 +55,12 @@ def summarize_cell(done: CellRuns, times: Mapping[str, Sequence[Turnaround]] | N
     policies = {name: summarize_policy(cell, contenders[name], runs) for name, runs in done.runs.items()}
     for name, ways in (times or {}).items():
         if ways and policies[name].iteration_s is not None:
-            policies[name] = _with(policies[name], gradient=mean_s(ways))
+            policies[name] = policies[name].model_copy(update={"gradient": mean_s(ways)})
     narrow = narrow_link(cell.cluster, simulated_topology(cell) if done.simulated else cell.engine.topology)
     for policy in () if done.simulated else cell.policies:
         own = narrow_link(cell.cluster, policy.engine.topology)
         if own != narrow:
-            policies[policy.name] = _with(policies[policy.name], narrow_link=own)
+            policies[policy.name] = policies[policy.name].model_copy(update={"narrow_link": own})
     policies |= _compared_with_stock(cell, policies)
     took_s = {name: policy.time_s for name, policy in policies.items() if policy.time_s is not None}
     stock = next((took_s[p.name] for p in cell.policies if p.base == cell.engine.stock and p.name in took_s), None)
@@ -87,17 +94,12 @@ def as_measured(cell: Cell, links: Mapping[str, float]) -> Cell:
             rates[node] = min(ways)
     if not rates:
         return cell
-    bandwidth = replace(bandwidth, nodes={**bandwidth.nodes, **rates})
-    return replace(cell, cluster=cell.cluster.model_copy(update={"bandwidth": bandwidth}))
+    return replace(cell, cluster=cell.cluster.model_copy(update={"bandwidth": bandwidth.with_rates(rates)}))
 
 
 def simulated_topology(cell: Cell) -> Topology:
     """Topology of the simulator's exchange if the config sets a collective one, else of the config's engine."""
     return ALL_REDUCE if cell.simulator.exchange in (*COLLECTIVES, FSDP2) else cell.engine.topology
-
-
-def _with(policy: PolicyResult, **more: object) -> PolicyResult:
-    return policy.model_copy(update=more)
 
 
 def _compared_with_stock(cell: Cell, policies: Mapping[str, PolicyResult]) -> dict[str, PolicyResult]:
@@ -123,21 +125,21 @@ def _compared_with_stock(cell: Cell, policies: Mapping[str, PolicyResult]) -> di
         if policy.base != cell.engine.stock and reference is not None and digest is not None:
             same = digest == reference
             if same or not _sums_vary(cell):
-                compared[policy.name] = _with(policies[policy.name], same_weights_as_stock=same)
+                compared[policy.name] = policies[policy.name].model_copy(update={"same_weights_as_stock": same})
     return compared
 
 
 def summarize_policy(cell: Cell, policy: Contender, runs: Sequence[Run]) -> PolicyResult:
     """Return the result of one policy over its repeats. Successful repeats count even if others failed."""
     good = [run for run in runs if run.error is None]
-    summary = _with(PolicyResult(), **_counted(cell, policy, good)) if good else PolicyResult()
+    parts = _counted(cell, policy, good) if good else {}
     if ended := [run.ended_after_s for run in runs if run.ended_after_s is not None]:
-        summary = _with(summary, ended_after_s=max(ended))
-    error = _error(cell, runs, summary)
-    if error is None:
+        parts["ended_after_s"] = max(ended)
+    summary = PolicyResult().model_copy(update=parts)
+    if (error := _error(cell, runs, summary)) is None:
         return summary
     tails = (dict(run.log_tail) for run in runs if run.error is not None)
-    return _with(summary, error=error, log_tail=next(tails, {}))
+    return summary.model_copy(update={"error": error, "log_tail": next(tails, {})})
 
 
 def _counted(cell: Cell, policy: Contender, good: Sequence[Run]) -> dict[str, object]:
@@ -170,6 +172,79 @@ def _counted(cell: Cell, policy: Contender, good: Sequence[Run]) -> dict[str, ob
         "processor_s": _processor_s(good, cell.job_of(policy).warmup),
     }
     return parts | {name: part for name, part in sometimes.items() if part is not None}
+
+
+def losses(workers: Sequence[WorkerRecord]) -> list[tuple[float, float]]:
+    """Return the loss measurements of all workers as (time, loss), by time.
+
+    In asynchronous training, a worker measures the weights that it last pulled from the server.
+    """
+    began_s = min(worker.marks[0].start for worker in workers)
+    return sorted(
+        (time_s - began_s, loss)
+        for worker in workers
+        if worker.convergence is not None
+        for time_s, loss in zip(worker.convergence.times_s, worker.convergence.losses, strict=True)
+    )
+
+
+def time_to_loss(workers: Sequence[WorkerRecord], loss: float) -> float | None:
+    """Time when a worker's weights first had at most this loss; None if they never did."""
+    return next((time_s for time_s, its in losses(workers) if its <= loss), None)
+
+
+def update_s(workers: Sequence[WorkerRecord]) -> float | None:
+    """Mean seconds between applied updates of any workers, while all workers train; None if none was applied.
+
+    For synchronous workers, this is the iteration time divided by their number. Dropped updates do not count; they are
+    assumed to be spread evenly over the run.
+    """
+    first = max(worker.marks[0].start for worker in workers)
+    last = min(worker.marks[-1].start for worker in workers)
+    applied = 0.0
+    for worker in workers:
+        kept = worker.convergence
+        computed = sum(first < mark.start <= last for mark in worker.marks[1:])
+        share = 1.0
+        if kept is not None and kept.sent is not None and kept.dropped:
+            share = kept.sent / (kept.sent + kept.dropped)
+        applied += computed * share
+    return (last - first) / applied if applied > 0 and last > first else None
+
+
+def curve(workers: Sequence[WorkerRecord], points: int = 100) -> list[LossAt]:
+    """Return about `points` loss measurements, evenly sampled from those of all workers, by time."""
+    looks = losses(workers)
+    step = max(1, len(looks) // points)
+    return [LossAt(time_s=time_s, loss=loss) for time_s, loss in looks[::step]]
+
+
+def converged(runs: Sequence[Sequence[WorkerRecord]], target_loss: float) -> ConvergenceResult | None:
+    """Return the result of a policy from its repeats, each a sequence of workers; None if no worker recorded a loss.
+
+    `time_to_loss_s` is set only if every repeat reached the loss. The curve is the first repeat's.
+    """
+    kept = [worker.convergence for workers in runs for worker in workers if worker.convergence is not None]
+    if not kept:
+        return None
+    times = [time_to_loss(workers, target_loss) for workers in runs]
+    updates = [update for update in map(update_s, runs) if update is not None]
+    apart = [worker for worker in kept if worker.sent is not None]
+    delays = [worker.greatest_delay for worker in apart if worker.greatest_delay is not None]
+    reached = [time_s for time_s in times if time_s is not None]
+    return ConvergenceResult(
+        target_loss=target_loss,
+        time_to_loss_s=median(reached) if len(reached) == len(times) else None,
+        times_to_loss_s=times,
+        update_s=median(updates) if updates else None,
+        least_loss=min((loss for worker in kept for loss in worker.losses), default=None),
+        greatest_delay=max(delays) if delays else None,
+        sent=sum(worker.sent or 0 for worker in apart) if apart else None,
+        dropped=sum(worker.dropped or 0 for worker in apart) if apart else None,
+        uncoordinated=sum(worker.uncoordinated or 0 for worker in apart) if apart else None,
+        applied_otherwise=sum((worker.applied or 0) != worker.sent for worker in apart) if apart else None,
+        curve=curve(runs[0]),
+    )
 
 
 def _iterations(run: Run) -> list[tuple[list[float], int]]:

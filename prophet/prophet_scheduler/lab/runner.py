@@ -31,8 +31,7 @@ from prophet_scheduler.lab.config import Cell, Experiment
 from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.faults import FaultKind
 from prophet_scheduler.lab.job_config import ReplayJob
-from prophet_scheduler.lab.jobs import progress_path
-from prophet_scheduler.lab.jobs.record import WorkerRecord
+from prophet_scheduler.lab.jobs.record import WorkerRecord, progress_path
 from prophet_scheduler.lab.launchers import command, environment, nodes_of
 from prophet_scheduler.lab.records import TunedSizes, read_status, read_worker
 from prophet_scheduler.lab.runs import EVENTS_FILE, PROFILE_FILE, STATUS_FILE, CellRuns, Run
@@ -113,7 +112,7 @@ def run_experiment(
             runs = run_repeats(cell, experiment.repeats, run)
             short = replace(cell, job=cell.job.model_copy(update={"iterations": RECORD_ITERATIONS, "warmup": 0}))
             recordings = {
-                policy.name: run(short, recorded_policy(policy), RECORDING)
+                policy.name: run(short, _traced(policy), RECORDING)
                 for policy in cell.policies
                 if is_recorded_apart(cell, policy) and obstacle(policy) is None
             }
@@ -149,10 +148,10 @@ def is_recorded_apart(cell: Cell, policy: Contender) -> bool:
     return policy.traced and not cell.cluster.faults
 
 
-def recorded_policy(policy: Contender) -> Contender:
+def _traced(policy: Contender) -> Contender:
     """Return `policy` with its engine's own trace turned on."""
-    trace = policy.engine.trace
-    return policy if trace is None else replace(policy, env={**policy.env, **trace.settings(RECORD_ITERATIONS)})
+    assert policy.engine.trace is not None  # is_recorded_apart() checks this
+    return replace(policy, env={**policy.env, **policy.engine.trace.settings(RECORD_ITERATIONS)})
 
 
 class Watch:

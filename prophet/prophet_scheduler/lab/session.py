@@ -1,15 +1,17 @@
 """A whole `prophet run` or `prophet simulate`: the testbed, the progress bar, and all output.
 
-Rule of this file: put the parts together; each part has its own file.
+Rule of this file: put the parts together; each part has its own file. Progress bars of all commands are here.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rich import progress as bars
 from rich.console import Console
@@ -32,6 +34,11 @@ from prophet_scheduler.lab.simulated import prepare_experiment, simulate_experim
 from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 from prophet_scheduler.lab.transfers import one_run_each, turnarounds
 from prophet_scheduler.lab.tuning import of_search, trial_cell
+
+PATIENCE_S = 1.0
+"""Seconds after which a bar appears where it is shown only if it is slow."""
+Report = Callable[[float, str], None]
+"""Callback for progress: the finished fraction, 0 to 1, and the current work."""
 
 
 class ProgressBar:
@@ -65,17 +72,40 @@ class ProgressBar:
             self._progress.console.print(f"failed: {error}", style="red", markup=False)
 
 
-def bar_columns() -> tuple[bars.ProgressColumn, ...]:
-    """Return the columns of a progress bar, the same for every command."""
+def _bar(console: Console, **how: Any) -> bars.Progress:
     words = bars.TextColumn("{task.description}")
-    return bars.SpinnerColumn(), words, bars.BarColumn(), bars.TimeElapsedColumn(), bars.TimeRemainingColumn()
+    times = bars.TimeElapsedColumn(), bars.TimeRemainingColumn()
+    return bars.Progress(bars.SpinnerColumn(), words, bars.BarColumn(), *times, console=console, **how)
+
+
+@contextmanager
+def progress_where_slow(console: Console, now: Callable[[], float] = time.monotonic) -> Iterator[Report]:
+    """Show a bar of a command that is usually quick: only on a terminal, after PATIENCE_S, and not after its end. `now`
+    returns seconds.
+    """
+    progress = _bar(console, transient=True)
+    task = progress.add_task("", total=1.0)
+    began_s, drawn = now(), False
+
+    def report(share: float, words: str) -> None:
+        nonlocal drawn
+        progress.update(task, completed=share, description=words)
+        if not drawn and console.is_interactive and now() - began_s >= PATIENCE_S:
+            drawn = True
+            progress.start()
+
+    try:
+        yield report
+    finally:
+        if drawn:
+            progress.stop()
 
 
 @contextmanager
 def progress_bar(experiment: Experiment, console: Console, *, recordings: bool = True) -> Iterator[ProgressBar]:
     """Show a bar on the console; `recordings` includes the extra runs for the figures, of engines without the hook."""
     # The experiment's own calls draw the bar: a drawing thread would take CPU time from the measured job.
-    with bars.Progress(*bar_columns(), console=console, auto_refresh=False) as progress:
+    with _bar(console, auto_refresh=False) as progress:
         yield ProgressBar(experiment, progress, recordings=recordings)
 
 

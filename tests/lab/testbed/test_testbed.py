@@ -122,7 +122,7 @@ def test_check_refuses_what_is_off_by_more_than_the_tolerance(monkeypatch: pytes
     testbed = Testbed([NodeSpec("worker0", 1e8), NodeSpec("server", None)])
     monkeypatch.setitem(testbed._shaped, "worker0", 1e8)
     rates = itertools.chain([99e6, 91e6], itertools.repeat(89e6))
-    monkeypatch.setattr(testbed, "_measure", lambda source, target, seconds: next(rates))
+    monkeypatch.setattr(testbed, "measure", lambda source, target, seconds: next(rates))
     assert testbed.check() == {"worker0 up": 99e6, "worker0 down": 91e6}
     with pytest.raises(UserError, match=r"^bandwidth of worker0: asked for 100 Mbit/s, got 89 Mbit/s up; [^\n]*$"):
         testbed.check()
@@ -142,11 +142,11 @@ def test_check_refuses_a_round_trip_that_is_off(monkeypatch: pytest.MonkeyPatch)
 def test_check_measures_what_is_not_shaped_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """results.json has no place for a rate of 0 or a round trip without an end."""
     testbed = Testbed([NodeSpec("worker0", None, measured=True), NodeSpec("server", None)])
-    monkeypatch.setattr(testbed, "_measure", lambda source, target, seconds: 20e9)
+    monkeypatch.setattr(testbed, "measure", lambda source, target, seconds: 20e9)
     monkeypatch.setattr(testbed, "_round_trip", lambda source, target: 0.001)
     assert testbed.check() == {"worker0 up": 20e9, "worker0 down": 20e9}
     assert testbed.check_round_trips() == {"worker0": 0.001}
-    monkeypatch.setattr(testbed, "_measure", lambda source, target, seconds: 0.0)
+    monkeypatch.setattr(testbed, "measure", lambda source, target, seconds: 0.0)
     monkeypatch.setattr(testbed, "_round_trip", lambda source, target: math.inf)
     with pytest.raises(UserError, match=r"^bandwidth of worker0 up: no data arrived; leave the machine idle$"):
         testbed.check()
@@ -175,7 +175,7 @@ def test_what_comes_to_no_end_measured_nothing_and_is_ended(monkeypatch: pytest.
     testbed = Testbed([NodeSpec("worker0", None, measured=True)])
     started: list[Stuck] = []
 
-    def start(place: int, *arguments: str) -> Stuck:
+    def start(node: str, *arguments: str) -> Stuck:
         started.append(Stuck())
         return started[-1]
 

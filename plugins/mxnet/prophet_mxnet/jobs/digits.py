@@ -11,7 +11,7 @@ from mxnet.gluon import nn
 
 from prophet_mxnet.jobs.weights import model_record
 from prophet_scheduler.engines.exchange import GluonJobExchange
-from prophet_scheduler.lab.jobs.common import Recorder, arguments
+from prophet_scheduler.lab.jobs.common import begin
 from prophet_scheduler.lab.jobs.datasets import batches, digits
 
 
@@ -45,10 +45,8 @@ def accuracy(network: mx.gluon.Block, images: mx.nd.NDArray, labels: mx.nd.NDArr
 
 
 def main() -> None:
-    options = arguments(__doc__)
-    spec = options.spec
-    recorder = Recorder(options.out)
-    exchange: GluonJobExchange = options.exchange()
+    exchange: GluonJobExchange
+    spec, recorder, exchange = begin(__doc__)
     data = digits(exchange.rank, exchange.size)
     images, labels = mx.nd.array(data.images), mx.nd.array(data.labels)
     mx.random.seed(spec.seed)

@@ -21,7 +21,7 @@ import mxnet as mx
 from prophet_mxnet.jobs.weights import model_record
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.engines.exchange import GluonJobExchange
-from prophet_scheduler.lab.jobs.common import Recorder, arguments
+from prophet_scheduler.lab.jobs.common import begin
 from prophet_scheduler.lab.jobs.compute import ComputeClock
 from prophet_scheduler.models.profiles import load_profile
 
@@ -78,10 +78,8 @@ class ReplayNetwork(mx.gluon.Block):  # type: ignore[misc]
 
 
 def main() -> None:
-    options = arguments(__doc__)
-    spec = options.spec
-    recorder = Recorder(options.out)
-    exchange: GluonJobExchange = options.exchange()
+    exchange: GluonJobExchange
+    spec, recorder, exchange = begin(__doc__)
     clock = ComputeClock(factor=spec.stragglers.get(f"worker{exchange.rank}", 1.0))
     network = ReplayNetwork(load_profile(Path(spec.profile)), clock, spec.seed + exchange.rank)
     network.initialize()

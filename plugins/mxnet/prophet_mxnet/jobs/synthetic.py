@@ -10,17 +10,15 @@ from mxnet.gluon.model_zoo import vision
 
 from prophet_mxnet.jobs.weights import model_record
 from prophet_scheduler.engines.exchange import GluonJobExchange
-from prophet_scheduler.lab.jobs.common import Recorder, arguments
+from prophet_scheduler.lab.jobs.common import begin
 from prophet_scheduler.lab.jobs.datasets import random_images
 
 MODELS = {"resnet18": vision.resnet18_v1, "resnet50": vision.resnet50_v1}
 
 
 def main() -> None:
-    options = arguments(__doc__)
-    spec = options.spec
-    recorder = Recorder(options.out)
-    exchange: GluonJobExchange = options.exchange()
+    exchange: GluonJobExchange
+    spec, recorder, exchange = begin(__doc__)
     seed = spec.seed + exchange.rank
     batch = random_images(spec.batch_size, spec.image_size, spec.classes, seed)
     images, labels = (mx.nd.array(part) for part in batch)

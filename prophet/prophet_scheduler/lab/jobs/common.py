@@ -7,13 +7,11 @@ Prophet's events, so the two line up.
 from __future__ import annotations
 
 import argparse
-import functools
 import hashlib
 import itertools
 import pkgutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +19,23 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from prophet_scheduler.lab.jobs import progress_path
-from prophet_scheduler.lab.jobs.record import Convergence, Mark, Spec, WorkerRecord, read_spec, write_record
+from prophet_scheduler.lab.jobs.record import (
+    Convergence,
+    Mark,
+    Spec,
+    WorkerRecord,
+    progress_path,
+    read_spec,
+    write_record,
+)
 
 
-@dataclass(frozen=True)
-class Arguments:
-    """Command line: the job's spec, the path of its result, and the exchange that moves the gradients.
+def begin(description: str | None) -> tuple[Spec, Recorder, Any]:
+    """Parse the command line; return the job's spec, the recorder of its result, and the exchange that moves gradients.
 
-    `exchange` returns an object that implements the protocol of engines/exchange.py for the script's framework.
+    The exchange implements the protocol of engines/exchange.py for the script's framework. On a mistake, print one line
+    and exit with status 2.
     """
-
-    spec: Spec
-    out: Path
-    exchange: Callable[[], Any]
-
-
-def arguments(description: str | None) -> Arguments:
-    """Parse the command line; on a mistake, print one line and exit with status 2."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--spec", type=Path, required=True, help="JSON: what to train")
     parser.add_argument("--out", type=Path, required=True, help="JSON: where the result goes")
@@ -50,10 +47,8 @@ def arguments(description: str | None) -> Arguments:
         spec = read_spec(options.spec)
     except (OSError, ValueError, TypeError) as error:
         parser.error(f"argument --spec: {options.spec}: {error}")
-    exchange = options.exchange
-    if spec.compression != "none":
-        exchange = functools.partial(exchange, compression=spec.compression)
-    return Arguments(spec, options.out, exchange)
+    compression = {} if spec.compression == "none" else {"compression": spec.compression}
+    return spec, Recorder(options.out), options.exchange(**compression)
 
 
 def _exchange(path: str) -> Callable[[], Any]:

@@ -15,6 +15,11 @@ from pathlib import Path
 from prophet_scheduler.core.files import parse_json, read_text, write_whole
 
 
+def progress_path(out: Path) -> Path:
+    """Return the path of the progress file beside a job's result; it gains one line per iteration."""
+    return out.with_suffix(".progress")
+
+
 @dataclass(frozen=True)
 class Spec:
     """Part of a config's `job` for a script (lab/job_config.py). Fields unused by its kind of job are empty."""

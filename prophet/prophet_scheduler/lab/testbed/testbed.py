@@ -33,6 +33,8 @@ from .shaping import check_bandwidth
 TRAFFIC = Path(__file__).with_name("traffic.py")
 SUBNET = "10.77.0"
 PREFIX = "prophet"  # of interface names
+INSIDE = f"{PREFIX}0"  # interface of every node
+PROBE = ""  # the testbed's own node, unshaped: the peer in `check`
 MAX_NODES = 250
 DISCARD_FRACTION = 1 / 3  # of a measurement, for the first burst and TCP's slow start
 CHECK_S = 1.2
@@ -77,9 +79,7 @@ class Testbed:
             check_bandwidth(node.name, node.bandwidth_bps)
             check_delay(node.name, node.delay_s)
         self._specs = {node.name: node for node in nodes}
-        self._places = {name: place for place, name in enumerate(names)}
-        # The last node is the testbed's own, unshaped: the peer in `check`.
-        self._probe = len(names)
+        self._places = {name: place for place, name in enumerate([*names, PROBE])}
         self._buffer_bytes = _buffer_bytes(nodes)
         self._shaped: dict[str, float | None] = dict.fromkeys(names)
         self._holder: subprocess.Popen[str] | None = None
@@ -90,9 +90,8 @@ class Testbed:
 
     def __enter__(self) -> Self:
         require_tools()
-        places = self._probe + 1
         self._holder = subprocess.Popen(
-            launcher("hold", str(places + 1), str(self._buffer_bytes)),
+            launcher("hold", str(len(self._places) + 1), str(self._buffer_bytes)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -106,9 +105,8 @@ class Testbed:
                 raise UserError(f"no network namespaces: {self._holder.stderr.read().strip()}")
             self._namespaces = [f"/proc/{self._holder.pid}/fd/{descriptor}" for descriptor in descriptors]
             make_bridge(self._bridge, PREFIX)
-            for node, spec in self._specs.items():
-                self._plug_in(self._places[node], spec.delay_s, node)
-            self._plug_in(self._probe, None)
+            for node in self._places:
+                self._plug_in(node)
             for node, spec in self._specs.items():
                 self.set_bandwidth(node, spec.bandwidth_bps)
         except BaseException:
@@ -119,20 +117,21 @@ class Testbed:
     def __exit__(self, *error: object) -> None:
         self._close()
 
-    def _plug_in(self, place: int, delay_s: float | None, node: str = "") -> None:
+    def _plug_in(self, node: str) -> None:
+        place, delay_s = self._places[node], self._specs[node].delay_s if node in self._specs else None
         ends = None if delay_s is None else (f"near{place}", f"far{place}")
-        plug_in(self._bridge, PREFIX, self._port(place), self._namespaces[place], self._inside, _address(place), ends)
+        plug_in(self._bridge, PREFIX, self._port(node), self.namespace(node), INSIDE, self.address(node), ends)
         if ends is not None and delay_s is not None:
             self._relays[node] = Relay(node, self._bridge, *ends, delay_s)
 
     def address(self, node: str) -> str:
         """Return the IPv4 address at which other nodes reach `node`."""
-        return _address(self._place(node))
+        return f"{SUBNET}.{self._place(node) + 1}"
 
     def interface(self, node: str) -> str:
         """Return the name of the network interface inside the node."""
         self._place(node)
-        return self._inside
+        return INSIDE
 
     def namespace(self, node: str) -> str:
         """Return the path of the node's network namespace, for setns(2); valid as long as the testbed exists."""
@@ -182,16 +181,16 @@ class Testbed:
 
     def set_bandwidth(self, node: str, bandwidth_bps: float | None) -> None:
         """Change the rate of the node's link, both ways, in bits per second; None lifts the limit."""
-        place = self._place(node)
         check_bandwidth(node, bandwidth_bps)
+        ends = (self.namespace(node), INSIDE), (self._bridge, self._port(node))
         was_shaped = self._shaped[node] is not None
-        for namespace, interface in ((self._namespaces[place], self._inside), (self._bridge, self._port(place))):
+        for namespace, interface in ends:
             shape(namespace, interface, bandwidth_bps, 2 * (self._specs[node].delay_s or 0.0), was_shaped=was_shaped)
         self._shaped[node] = bandwidth_bps
 
     def set_link(self, node: str, *, passes: bool) -> None:
         """Restore or cut the node's link; a cut link silently drops all packets."""
-        set_passing(self._bridge, PREFIX, self._port(self._place(node)), passes=passes)
+        set_passing(self._bridge, PREFIX, self._port(node), passes=passes)
 
     def send_signal(self, node: str, number: signal.Signals) -> None:
         """Send a signal to every running program started in the node, and to its children."""
@@ -205,21 +204,21 @@ class Testbed:
         """Load the node's link with other traffic, each way; None stops it. The traffic is datagrams at a steady rate
         to and from the testbed's own node; they share the token buckets' queues, so TCP gets what remains.
         """
-        place = self._place(node)
         for process in self._traffic_of.pop(node, []):
             _end(process)
         if bits_per_s is None:
             return
         processes = self._traffic_of[node] = []
-        for source, target in ((place, self._probe), (self._probe, place)):
-            address = _address(target)
-            receiver = self._traffic(target, "sink", address)
+        for source, target in ((node, PROBE), (PROBE, node)):
+            receiver = self._traffic(target, "sink", self.address(target))
             processes.append(receiver)
-            processes.append(self._traffic(source, "flood", address, _first_line(receiver), str(bits_per_s)))
+            arguments = self.address(target), _first_line(receiver), str(bits_per_s)
+            processes.append(self._traffic(source, "flood", *arguments))
 
     def measure(self, node_a: str, node_b: str, seconds: float = 1.5) -> float:
         """Return a TCP connection's payload bits per second from `node_a` to `node_b`, without the first third."""
-        return self._measure(self._place(node_a), self._place(node_b), seconds)
+        receive, send = ("receive", str(seconds * DISCARD_FRACTION)), ("send", str(seconds))
+        return float(self._meeting(node_b, receive, node_a, send, seconds + PATIENCE_S, of_server=True) or 0)
 
     def check(self) -> dict[str, float]:
         """Measure each node that is shaped or `measured`, one by one, in bits per second: {"worker0 up": ..., ...}.
@@ -229,13 +228,13 @@ class Testbed:
         """
         achieved = {}
         for node, wanted in self._shaped.items():
-            spec, place = self._specs[node], self._place(node)
+            spec = self._specs[node]
             if wanted is None and not spec.measured:
                 continue
             seconds = CHECK_S + RAMP_ROUND_TRIPS * 2 * (spec.delay_s or 0.0)
-            for way, source, target in (("up", place, self._probe), ("down", self._probe, place)):
+            for way, source, target in (("up", node, PROBE), ("down", PROBE, node)):
                 for _ in range(1 if wanted is None else MOST_CHECKS):
-                    rate = achieved[f"{node} {way}"] = self._measure(source, target, seconds)
+                    rate = achieved[f"{node} {way}"] = self.measure(source, target, seconds)
                     right = rate > 0 if wanted is None else abs(rate / wanted - 1) <= TOLERANCE
                     if right:
                         break
@@ -249,7 +248,7 @@ class Testbed:
     def round_trips(self) -> dict[str, float]:
         """Return, by measured node, the median round trip of a small packet to the testbed's own node, in seconds."""
         return {
-            node: self._round_trip(self._places[node], self._probe)
+            node: self._round_trip(node, PROBE)
             for node, spec in self._specs.items()
             if spec.delay_s is not None or self._shaped[node] is not None or spec.measured
         }
@@ -269,23 +268,20 @@ class Testbed:
                 raise UserError(f"delay of {node}: {trips}; leave the machine idle")
         return achieved
 
-    def _round_trip(self, source: int, target: int) -> float:
+    def _round_trip(self, source: str, target: str) -> float:
         output = self._meeting(target, ("echo",), source, ("ask", str(ASKED)), PATIENCE_S, of_server=False)
         return float(output or math.inf)
 
-    def _measure(self, source: int, target: int, seconds: float) -> float:
-        receive, send = ("receive", str(seconds * DISCARD_FRACTION)), ("send", str(seconds))
-        return float(self._meeting(target, receive, source, send, seconds + PATIENCE_S, of_server=True) or 0)
-
     def _meeting(
-        self, target: int, serve: Sequence[str], source: int, call: Sequence[str], limit_s: float, *, of_server: bool
+        self, target: str, serve: Sequence[str], source: str, call: Sequence[str], limit_s: float, *, of_server: bool
     ) -> str:
         """Run two programs of traffic.py, one of which calls the other, and return the output of the server or the
         caller; empty on timeout.
         """
-        server = self._traffic(target, serve[0], _address(target), *serve[1:])
+        address = self.address(target)
+        server = self._traffic(target, serve[0], address, *serve[1:])
         try:
-            caller = self._traffic(source, call[0], _address(target), _first_line(server), *call[1:])
+            caller = self._traffic(source, call[0], address, _first_line(server), *call[1:])
             try:
                 return (server if of_server else caller).communicate(timeout=limit_s)[0]
             except subprocess.TimeoutExpired:
@@ -295,10 +291,10 @@ class Testbed:
         finally:
             _end(server)
 
-    def _traffic(self, place: int, *arguments: str) -> subprocess.Popen[str]:
+    def _traffic(self, node: str, *arguments: str) -> subprocess.Popen[str]:
         program = [sys.executable, "-I", "-S", str(TRAFFIC), *arguments]
         return subprocess.Popen(
-            launcher("enter", self._namespaces[place], *program),
+            launcher("enter", self.namespace(node), *program),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
@@ -309,16 +305,12 @@ class Testbed:
     def _bridge(self) -> str:
         return self._namespaces[-1]
 
-    @property
-    def _inside(self) -> str:
-        return f"{PREFIX}0"
-
-    def _port(self, place: int) -> str:
-        return f"{PREFIX}-{place}"
+    def _port(self, node: str) -> str:
+        return f"{PREFIX}-{self._place(node)}"
 
     def _place(self, node: str) -> int:
         if node not in self._places:
-            raise UserError(f"no node {node!r} in the testbed; there are {', '.join(self._places)}")
+            raise UserError(f"no node {node!r} in the testbed; there are {', '.join(self._specs)}")
         return self._places[node]
 
     def _close(self) -> None:
@@ -343,10 +335,6 @@ class Testbed:
             _end(sender)
         self._processes.clear()
         self._traffic_of.clear()
-
-
-def _address(place: int) -> str:
-    return f"{SUBNET}.{place + 1}"
 
 
 def _first_line(process: subprocess.Popen[str]) -> str:

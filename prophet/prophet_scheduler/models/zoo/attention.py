@@ -28,7 +28,7 @@ def bert(depth: int, width: int) -> list[Layer]:
     shapes.normalisation("embeddings.norm", width)
     for number in range(depth):
         name = f"layer{number}"
-        _attention(shapes, f"{name}.attention", width, BERT_TOKENS, BERT_TOKENS)
+        _attention(shapes, f"{name}.attention", width, BERT_TOKENS)
         _feed_forward(shapes, name, width, 4 * width, BERT_TOKENS)
     shapes.dense("pooler", width, width)
     return shapes.layers
@@ -46,12 +46,12 @@ def transformer() -> list[Layer]:
     shapes.embedding("embedding", TRANSFORMER_VOCABULARY, width)
     for number in range(6):
         name = f"encoder{number}"
-        _attention(shapes, f"{name}.attention", width, tokens, tokens)
+        _attention(shapes, f"{name}.attention", width, tokens)
         _feed_forward(shapes, name, width, 2048, tokens)
     for number in range(6):
         name = f"decoder{number}"
-        _attention(shapes, f"{name}.attention", width, tokens, tokens)
-        _attention(shapes, f"{name}.cross", width, tokens, tokens)
+        _attention(shapes, f"{name}.attention", width, tokens)
+        _attention(shapes, f"{name}.cross", width, tokens)
         softmax = TRANSFORMER_VOCABULARY * width * tokens if number == 5 else 0
         _feed_forward(shapes, name, width, 2048, tokens, norm_macs=softmax)
     return shapes.layers
@@ -75,7 +75,7 @@ def transformer_untied() -> list[Layer]:
     for number in range(6):
         name = f"decoder{number}"
         _fused_attention(shapes, f"{name}.attention", width, tokens)
-        _attention(shapes, f"{name}.cross", width, tokens, tokens, bias=False)
+        _attention(shapes, f"{name}.cross", width, tokens, bias=False)
         _feed_forward(shapes, name, width, 2048, tokens)
     shapes.normalisation("decoder.norm", width)
     shapes.dense("output", width, PACE_VOCABULARY, tokens)
@@ -103,12 +103,12 @@ def seq2seq() -> list[Layer]:
     return shapes.layers
 
 
-def _attention(shapes: Shapes, name: str, width: int, tokens: int, keys: int, bias: bool = True) -> None:
-    """Add projections, attention and its normalisation. `tokens` attend to `keys` positions; heads do not matter."""
+def _attention(shapes: Shapes, name: str, width: int, tokens: int, bias: bool = True) -> None:
+    """Add projections, attention of `tokens` to as many, and its normalisation; heads do not matter."""
     shapes.dense(f"{name}.query", width, width, tokens, bias=bias)
-    shapes.dense(f"{name}.key", width, width, keys, bias=bias)
-    shapes.dense(f"{name}.value", width, width, keys, bias=bias)
-    shapes.dense(f"{name}.output", width, width, tokens, more_macs=2 * tokens * keys * width, bias=bias)
+    shapes.dense(f"{name}.key", width, width, tokens, bias=bias)
+    shapes.dense(f"{name}.value", width, width, tokens, bias=bias)
+    shapes.dense(f"{name}.output", width, width, tokens, more_macs=2 * tokens * tokens * width, bias=bias)
     shapes.normalisation(f"{name}.norm", width)
 
 

@@ -63,7 +63,7 @@ def inception_v3() -> list[Layer]:
             ((pool, 1),),
         )
         inputs = _block(shapes, f"mixed{name}", inputs, branches, 35)
-    inputs = _reduction(shapes, "mixed6a", inputs, (((384, 3),), ((64, 1), (96, 3), (96, 3))), 35, 17)
+    inputs = _block(shapes, "mixed6a", inputs, (((384, 3),), ((64, 1), (96, 3), (96, 3))), 35, 17)
     for name, width in (("6b", 128), ("6c", 160), ("6d", 160), ("6e", 192)):
         branches = (
             ((192, 1),),
@@ -76,7 +76,7 @@ def inception_v3() -> list[Layer]:
         ((192, 1), (320, 3)),
         ((192, 1), (192, (1, 7)), (192, (7, 1)), (192, 3)),
     )
-    inputs = _reduction(shapes, "mixed7a", inputs, reduction, 17, 8)
+    inputs = _block(shapes, "mixed7a", inputs, reduction, 17, 8)
     for name in ("7b", "7c"):
         inputs = _widest(shapes, f"mixed{name}", inputs, 8)
     shapes.dense("fc", inputs, CLASSES)
@@ -92,20 +92,15 @@ def _branch(shapes: Shapes, name: str, inputs: int, branch: Branch, pixels: int,
     return inputs
 
 
-def _block(shapes: Shapes, name: str, inputs: int, branches: tuple[Branch, ...], pixels: int) -> int:
-    """Append parallel branches with concatenated outputs, and return the width."""
-    return sum(
-        _branch(shapes, f"{name}.branch{number}", inputs, branch, pixels, pixels)
-        for number, branch in enumerate(branches)
-    )
+def _block(shapes: Shapes, name: str, inputs: int, branches: tuple[Branch, ...], pixels: int, after: int = 0) -> int:
+    """Append parallel branches with concatenated outputs, and return the width.
 
-
-def _reduction(shapes: Shapes, name: str, inputs: int, branches: tuple[Branch, ...], pixels: int, after: int) -> int:
-    """Append a block of branches that end with stride 2 and a pooled copy of the input, and return the width."""
-    return inputs + sum(
-        _branch(shapes, f"{name}.branch{number}", inputs, branch, pixels, after)
-        for number, branch in enumerate(branches)
-    )
+    A reduction has fewer pixels `after` its branches, which end with stride 2, and a pooled copy of the input.
+    """
+    width = inputs if after else 0
+    for number, branch in enumerate(branches):
+        width += _branch(shapes, f"{name}.branch{number}", inputs, branch, pixels, after or pixels)
+    return width
 
 
 def _widest(shapes: Shapes, name: str, inputs: int, pixels: int) -> int:

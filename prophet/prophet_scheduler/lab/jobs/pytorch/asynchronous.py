@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from prophet_scheduler.engines.exchange import TorchJobExchange
-from prophet_scheduler.lab.jobs.common import Recorder, arguments
+from prophet_scheduler.lab.jobs.common import begin
 from prophet_scheduler.lab.jobs.datasets import batches, digits
 from prophet_scheduler.lab.jobs.pytorch.training import model_record
 from prophet_scheduler.lab.jobs.record import Convergence
@@ -55,11 +55,9 @@ def computing_s(compute_s: float, chance: float, factor: float, seed: int, rank:
 
 
 def main() -> None:
-    options = arguments(__doc__)
-    spec = options.spec
     torch.set_num_threads(1)
-    recorder = Recorder(options.out)
-    exchange: TorchJobExchange = options.exchange()
+    exchange: TorchJobExchange
+    spec, recorder, exchange = begin(__doc__)
     features = Features(spec.features)
     everybodys = digits()
     looked_at = features.of(torch.from_numpy(everybodys.images[:LOOKED_AT]))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from prophet_scheduler.engines.exchange import TorchJobExchange
-from prophet_scheduler.lab.jobs.common import Recorder, arguments, weights_sha256
+from prophet_scheduler.lab.jobs.common import Recorder, begin, weights_sha256
 from prophet_scheduler.lab.jobs.record import Spec
 
 
@@ -72,11 +72,10 @@ def run(
     deterministic: bool = True,
 ) -> None:
     """Run a script: `job` trains, then returns the model and its accuracy (None if it is not tested)."""
-    options = arguments(description)
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(deterministic)
-    recorder = Recorder(options.out)
-    exchange: TorchJobExchange = options.exchange()
-    model, accuracy = job(options.spec, exchange, recorder)
+    exchange: TorchJobExchange
+    spec, recorder, exchange = begin(description)
+    model, accuracy = job(spec, exchange, recorder)
     recorder.write(*model_record(model), exchange.rank, accuracy)
     exchange.close()

@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from prophet_scheduler.cli.progress import PATIENCE_S, progress_where_slow
+from prophet_scheduler.lab.session import PATIENCE_S, progress_where_slow
 
 
 def drawn(monkeypatch: pytest.MonkeyPatch, took_s: float, terminal: bool) -> str:
