@@ -31,9 +31,8 @@ from urllib.parse import urlsplit
 import numpy as np
 import psutil
 
-from prophet_mlfabric.conversation import Conversation, Result
+from prophet_mlfabric.conversation import Conversation, Outcome, Permission
 from prophet_mlfabric.messages import MOST_ANSWER_BYTES, Hello, decode_answer, framed, take_frames
-from prophet_mlfabric.ports import Outcome, Permission
 from prophet_mlfabric.studies.agenda import Agenda
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.hub import Hub, Owner, lives_or_ends
@@ -164,7 +163,7 @@ class _Process:
             worker.connection.send(framed(message))
         if math.isfinite(talk.next_s) and talk.next_s < time.monotonic() + 0.2:
             self._agenda.at(talk.next_s, partial(self._look, worker))
-        for result in results:
+        for _, result in results:
             self._take(worker, result)
 
     def _ask(self, worker: _Worker) -> None:
@@ -174,7 +173,7 @@ class _Process:
         worker.updates += 1
         self._look(worker)
 
-    def _take(self, worker: _Worker, result: Result) -> None:
+    def _take(self, worker: _Worker, result: object) -> None:
         now, load = time.monotonic(), self._load
         if isinstance(result, Permission):
             self._seen.waits_s.append(now - worker.asked_s)

@@ -183,8 +183,8 @@ class ChangingCuts:
     def next_iteration(self) -> None:
         for number, module in enumerate(self._modules):
             rounds = module.reducer.rounds
-            self.changes += self._held.get(number) not in (None, (rounds.cut, rounds.order))
-            self._held[number] = (rounds.cut, rounds.order)
+            self.changes += self._held.get(number) not in (None, rounds.decision)
+            self._held[number] = rounds.decision
             if self._asks and rounds.cut is not None and self._choices.random() < 0.4:
                 self._want_another(rounds)
 

@@ -42,7 +42,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from prophet_ddp import takeover
-from prophet_ddp.agent import WatchingAgent
+from prophet_ddp.agent import WatchingAgent, records
 from prophet_ddp.events import EventLog
 from prophet_scheduler.cli.top import ask_all, statuses
 from prophet_scheduler.cli.top_view import view
@@ -170,7 +170,7 @@ class WatchedJob:
         os.environ["XDG_RUNTIME_DIR"] = str(sockets)
         if not settings.watched:
             training.switch_off()
-        takeover._records.watch_by(settings)
+        records.watch_by(settings)
         if settings.watched or self._decides:
             self._events.reopen()
         else:

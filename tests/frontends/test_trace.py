@@ -65,6 +65,16 @@ def run(traced: ForwardTrace, model: nn.Module, clock: Clock, times: int) -> Non
         torch.stack(tree_leaves(out)).sum().backward()
 
 
+def whole_trace(
+    model: nn.Module, clock: Clock, params: Sequence[torch.Tensor] = (), with_graph: bool = False
+) -> ForwardTrace:
+    """Return a trace that is done, of the model's parameters or of these."""
+    traced = ForwardTrace(list(params or model.parameters()), with_graph)
+    run(traced, model, clock, PASSED_OVER + TRACED)
+    traced.begins()
+    return traced
+
+
 def whole(params: Sequence[torch.Tensor]) -> list[Block]:
     """Return blocks of one gradient each."""
     sizes = [param.nbytes for param in params]
@@ -112,9 +122,7 @@ def test_a_parameter_that_is_used_early_is_needed_early(clock: Clock) -> None:
     model = nn.Sequential(first)
     params = [*first.parameters(recurse=False), *last.parameters()]
     model.register_module("last", None)
-    traced = ForwardTrace(params[2:] + params[:2])
-    run(traced, first, clock, PASSED_OVER + TRACED)
-    traced.begins()
+    traced = whole_trace(first, clock, params[2:] + params[:2])
     # `last` is called within `first`, whose time began before: both are needed when `first` begins.
     assert traced.forward_s() == [0.0, 0.0, 0.0, 3.0]
 
@@ -124,9 +132,7 @@ def test_only_what_is_averaged_counts_and_a_shared_weight_once(clock: Clock) -> 
     layers[1].weight = layers[0].weight
     frozen = Layer(clock, 4.0)
     model = nn.Sequential(layers[0], frozen, layers[1])
-    traced = ForwardTrace([layers[0].weight, layers[0].bias, layers[1].bias])
-    run(traced, model, clock, PASSED_OVER + TRACED)
-    traced.begins()
+    traced = whole_trace(model, clock, [layers[0].weight, layers[0].bias, layers[1].bias])
     assert traced.forward_s() == [0.0, 5.0, 1.0]
 
 
@@ -199,11 +205,7 @@ class Unordered(nn.Module):
 
 def test_in_the_graph_a_layer_has_its_time_wherever_it_is_registered(clock: Clock) -> None:
     model = Unordered(clock)
-    params = list(model.parameters())
-    traced = ForwardTrace(params, with_graph=True)
-    run(traced, model, clock, PASSED_OVER + TRACED)
-    traced.begins()
-    graph = traced.graph(whole(params))
+    graph = whole_trace(model, clock, with_graph=True).graph(whole(list(model.parameters())))
     assert graph is not None
     times = {source: operation.time_s for operation in graph.computing for source in operation.inputs}
     assert [times[f"gradient{place}"] for place in range(3)] == [4.0, 1.0, 2.0]
@@ -215,9 +217,7 @@ def test_a_block_is_read_with_the_first_of_its_gradients_and_a_layer_reads_all_o
     large = nn.Linear(2048, 4, bias=False)
     model = nn.Sequential(Layer(clock, 1.0, bias=False), Layer(clock, 2.0, bias=False), nn.Linear(2, 2048), large)
     params = [param for part in (model[0], model[1], large) for param in part.parameters()]
-    traced = ForwardTrace(params, with_graph=True)
-    run(traced, model, clock, PASSED_OVER + TRACED)
-    traced.begins()
+    traced = whole_trace(model, clock, params, with_graph=True)
     blocks = blocks_of([8, 8, 2 * 8192], ["f", "f", None], Cut.uniform(8192))
     assert [len(block.pieces) for block in blocks] == [2, 1, 1]
     graph = traced.graph(blocks)
@@ -259,8 +259,6 @@ def test_without_one_of_the_parameters_there_is_no_graph(clock: Clock) -> None:
     model = Branches(clock)
     other = Layer(clock, 1.0)
     params = [*model.parameters(), other.weight]
-    traced = ForwardTrace(params, with_graph=True)
-    run(traced, model, clock, PASSED_OVER + TRACED)
-    traced.begins()
+    traced = whole_trace(model, clock, params, with_graph=True)
     assert traced.forward_s() is not None and traced.graph(whole(params)) is None
     assert traced.why_not == "1 of its 4 parameters have no part in the graph of its loss"

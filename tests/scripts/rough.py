@@ -20,7 +20,7 @@ import torch
 from rough_counts import count
 
 from prophet_ddp import agent, control
-from prophet_ddp.buckets import HeldGroup
+from prophet_ddp.comm_hooks import HeldGroup
 from prophet_ddp.control import Decision
 from prophet_ddp.issuer import RankGroups
 from prophet_ddp.rounds import ModuleRounds
@@ -143,7 +143,7 @@ def _decide_often() -> None:
         first = self.decision is None
         take_up(self, decision)
         count("decisions", not first)
-        count("in two phases", self.divided)
+        count("in two phases", self.dividing.phases is not None)
 
     ModuleRounds._end = end  # type: ignore[method-assign]
     ModuleRounds._take_up = counted  # type: ignore[method-assign]

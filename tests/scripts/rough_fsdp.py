@@ -21,8 +21,7 @@ from rough_counts import count
 from prophet_fsdp import takeover
 from prophet_fsdp.order import ModuleOrder
 from prophet_fsdp.rounds import ShardRounds
-from prophet_fsdp.stages import Reduction
-from prophet_fsdp.wire import Goes, ShardTransfer, ShardWire
+from prophet_fsdp.wire import Goes, Reduction, ShardTransfer, ShardWire
 from prophet_scheduler.frontends.threads import OWN
 
 MOST_S = 0.002

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from prophet_ddp import agent, ways
+from prophet_ddp import agent, sequencing
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.terms import TORCH
 from prophet_ddp.turns import TurnReducer, Turns
@@ -32,12 +32,12 @@ _counts = {"prophet": 0, "torch": 0, "given back": 0, "slots": 0}
 
 def _promise() -> None:
     vars(agent)["TORCH_AFTER"] = 0
-    reducer = ways.torch_reducer
+    reducer = sequencing.torch_reducer
 
     def promised(question: Question) -> Iterator[Choice]:
         return (replace(choice, iteration_s=PROMISED * choice.iteration_s) for choice in reducer(question))
 
-    ways.torch_reducer = promised
+    sequencing.torch_reducer = promised
 
 
 def _slow_down() -> None:

@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from prophet_ddp.device import DeviceStreams, Told
+from prophet_ddp.device_arena import DeviceStreams, Told
 from prophet_mlfabric.studies.agenda import Action, Agenda
 from prophet_scheduler.frontends.torch import references
 from support.collectives import Future

@@ -53,10 +53,13 @@ def torchrun_variables(rank: int, ranks: int, port: int) -> dict[str, str]:
     }
 
 
-def run_together(commands: Sequence[Sequence[str]], environs: Sequence[Mapping[str, str]], limit_s: float) -> list[str]:
-    """Run programs at once to their ends. Return each one's output. Fail with their errors if one fails or is late."""
+def end_together(
+    commands: Sequence[Sequence[str]], environs: Sequence[Mapping[str, str]], limit_s: float, folder: Path | None = None
+) -> list[tuple[int, str, str]]:
+    """Run programs at once to their ends. Return each one's status, output and errors. Fail if one is late."""
+    pipe = subprocess.PIPE
     programs = [
-        subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(command, env=environ, cwd=folder, stdout=pipe, stderr=pipe, text=True)
         for command, environ in zip(commands, environs, strict=True)
     ]
     try:
@@ -64,9 +67,14 @@ def run_together(commands: Sequence[Sequence[str]], environs: Sequence[Mapping[s
     finally:
         for program in programs:
             program.kill()
-    errors = "\n".join(text[-4000:] for _, text in said)
-    assert [program.returncode for program in programs] == [0] * len(programs), errors
-    return [printed for printed, _ in said]
+    return [(program.returncode, *texts) for program, texts in zip(programs, said, strict=True)]
+
+
+def run_together(commands: Sequence[Sequence[str]], environs: Sequence[Mapping[str, str]], limit_s: float) -> list[str]:
+    """Run programs at once to their ends. Return each one's output. Fail with their errors if one fails or is late."""
+    ended = end_together(commands, environs, limit_s)
+    assert [status for status, *_ in ended] == [0] * len(ended), "\n".join(errors[-4000:] for *_, errors in ended)
+    return [printed for _, printed, _ in ended]
 
 
 def prophet_run(config: str, folder: Path, limit_s: float, late: bool = False) -> Path:

@@ -15,10 +15,9 @@ from typing import Any, cast
 
 from prophet_ddp.agent import ModuleAgent
 from prophet_ddp.control import Decision
-from prophet_ddp.dividing import Dividing
+from prophet_ddp.dividing import Dividing, Division, divide
 from prophet_ddp.events import EventLog, Phase
 from prophet_ddp.issuer import Issuer
-from prophet_ddp.phases import Division, divide
 from prophet_ddp.records import ModuleRecord
 from prophet_ddp.terms import FOR_GOOD, SMALL_CUT, TORCH, TORCH_CUT
 from prophet_scheduler.core.arena import at_pace, profile_under

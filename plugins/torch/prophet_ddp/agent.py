@@ -16,9 +16,10 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from prophet_ddp.control import TWO_PHASES, UNORDERED
+from prophet_ddp.records import Records
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.terms import FOR_GOOD, TORCH, TORCH_WARM_UP, bucket_bytes_of
 from prophet_scheduler.core.events import DRAIN_S, SEEKING_S
@@ -28,8 +29,6 @@ from prophet_scheduler.frontends.turning import TurningThread
 from prophet_scheduler.watch.status import predicted_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from prophet_scheduler.core.choice import Choice, Question
     from prophet_scheduler.core.cut import Cut
     from prophet_scheduler.core.network import Probe
@@ -50,6 +49,7 @@ class WatchingAgent:
     """Agent of a module that another rank decides for: it only records the module's events."""
 
     decided = True
+    """True once the agent has requested something; until then its turns are more frequent."""
 
     def __init__(self, rounds: ModuleRounds) -> None:
         self._reference = weakref.ref(rounds)
@@ -77,7 +77,7 @@ class WatchingAgent:
             rounds.log.close()
 
     def leave(self) -> None:
-        """Do nothing when the module or the process ends."""
+        """Clean up when the module or the process ends."""
 
 
 class ModuleAgent(WatchingAgent):
@@ -96,7 +96,6 @@ class ModuleAgent(WatchingAgent):
         alone: Probe | None = None,
     ) -> None:
         # Imported here since only one rank needs them, and they delay the start.
-        from prophet_ddp import ways  # noqa: F401
         from prophet_ddp.sequencing import Sequencer
         from prophet_scheduler.core.choice import Shape
         from prophet_scheduler.learn.serial import SerialMonitor
@@ -115,8 +114,6 @@ class ModuleAgent(WatchingAgent):
         self._learn(terms)
         self._sequencer = Sequencer(policy, operations, settings.monitor_s)
         self.decided = False
-        self.hurry: Callable[[], None] | None = None
-        """Function that starts the next turn at once; None before the agent has a thread."""
 
     def _learn(self, terms: SessionTerms) -> None:
         """Start learning under these terms."""
@@ -130,7 +127,7 @@ class ModuleAgent(WatchingAgent):
         alive = super().turn(now)
         rounds = self._reference()
         if rounds is not None:
-            rounds.pace.on_round = None if self._choosing.at_rest else self.hurry
+            rounds.pace.on_round = None if self._choosing.at_rest else agents.wake
         return alive
 
     def leave(self) -> None:
@@ -230,7 +227,7 @@ def _other_ways(rounds: ModuleRounds) -> tuple[str, ...]:
 
 def _choices_of(reference: weakref.ref[ModuleRounds], question: Question, ways: Sequence[str]) -> Sequence[Choice]:
     """Return the choices for these ways, with their predicted times; none if the module is gone."""
-    from prophet_ddp.ways import torch_reducer, two_phases
+    from prophet_ddp.sequencing import torch_reducer, two_phases
 
     rounds = reference()
     if rounds is None or not rounds.slots:
@@ -239,33 +236,12 @@ def _choices_of(reference: weakref.ref[ModuleRounds], question: Question, ways: 
     return [*phases, *(torch_reducer(question) if TORCH in ways else ())]
 
 
-class Turning(Protocol):
-    """Agent of one module."""
-
-    def turn(self, now: float) -> bool:
-        """Read the module's events and request what they call for. Return False if the module is gone."""
-        ...
-
-    @property
-    def decided(self) -> bool:
-        """True once the agent has requested something; until then its turns are more frequent."""
-        ...
-
-    def end(self) -> None:
-        """Stop: no turns follow."""
-        ...
-
-    def leave(self) -> None:
-        """Clean up when the module or the process ends."""
-        ...
-
-
 class Agents:
     """Agents of all modules, and their thread."""
 
     def __init__(self) -> None:
         self._lock = free_in_forks(threading.Lock())
-        self._modules: list[Turning] = []
+        self._modules: list[WatchingAgent] = []
         self._thread = TurningThread(self._turn, self._pause_s, self._failed)
         self._over = False
 
@@ -278,7 +254,7 @@ class Agents:
         """Start the next turn at once. Thread-safe."""
         self._thread.wake()
 
-    def add(self, agent: Turning) -> None:
+    def add(self, agent: WatchingAgent) -> None:
         """Give this agent turns from now on; end it at once if learning has failed."""
         with self._lock:
             if self._over:
@@ -317,3 +293,9 @@ class Agents:
         with self._lock:
             for agent in gone:
                 self._modules.remove(agent)
+
+
+agents = Agents()
+"""Agents of this process."""
+records = Records(lambda: agents.busy_s, agents.wake)
+"""Records of this process."""

@@ -1,4 +1,5 @@
-"""The arena of a DistributedDataParallel's gradients: its blocks travel as all-reduces, in one phase or two.
+"""The arena of a DistributedDataParallel's gradients: its blocks travel as all-reduces, in one phase or two. Sparse
+gradients travel beside them.
 
 Rule of this file: which blocks an operation carries, and when it may start. prophet_scheduler/frontends/torch/arena.py
 defines an arena, issuer.py orders operations, and device_arena.py has the arena of a GPU.
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
@@ -18,8 +20,7 @@ from prophet_scheduler.frontends.torch.arena import Arena, ArenaBlock, Slot
 from prophet_scheduler.frontends.torch.streams import Streams
 
 if TYPE_CHECKING:
-    from prophet_ddp.phases import TwoPhases
-    from prophet_ddp.ring import RingPhases
+    from prophet_ddp.phases import Phases
 
 
 class DdpArena(Arena):
@@ -57,7 +58,7 @@ class DdpArena(Arena):
             self._incomplete[operation] = len(blocks)
         return list(self._incomplete)
 
-    def operations_in(self, phases: TwoPhases | RingPhases, norm_order: float) -> list[JointOperation]:
+    def operations_in(self, phases: Phases, norm_order: float) -> list[JointOperation]:
         """Return the operations of a round in two phases, with gradient norms of this order."""
         operations = phases.operations(norm_order)
         self._operations, self._last = phases.reduces, phases.gatherings
@@ -110,3 +111,27 @@ def _part(data: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
     with torch.no_grad():
         for part, own in zip(parts, data.split([part.numel() for part in parts]), strict=True):
             part.copy_(own)
+
+
+class SparseGradients:
+    """Sparse gradients of these `params`, in an order that is alike on all ranks of the `group`, the module's own.
+
+    As with torch's reducer, backward waits for their averages. An all-reduce of sparse gradients first exchanges which
+    elements each rank has, so they do not travel in blocks. Dense gradients travel meanwhile and later.
+    """
+
+    def __init__(self, params: Sequence[torch.Tensor], group: dist.ProcessGroup) -> None:
+        self.params = params
+        self._group = group
+
+    def average(self) -> None:
+        """Average each gradient over all ranks, in place. All ranks call it once backward has made all gradients."""
+        works = []
+        for param in self.params:
+            if param.grad is None:
+                param.grad = torch.zeros_like(param, layout=torch.sparse_coo)
+            with torch.no_grad():
+                param.grad.div_(self._group.size())
+            works.append(dist.all_reduce(param.grad, group=self._group, async_op=True))
+        for work in works:
+            work.wait()

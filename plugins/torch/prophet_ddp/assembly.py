@@ -11,31 +11,30 @@ import functools
 import os
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from prophet_ddp import ends
-from prophet_ddp.agent import ModuleAgent, Turning
+from prophet_ddp.agent import ModuleAgent, WatchingAgent
 from prophet_ddp.arena import DdpArena
 from prophet_ddp.control import Control
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, RankGroups
 from prophet_ddp.lost_ranks import LostRanks, ended_rank
 from prophet_ddp.rounds import ModuleRounds
-from prophet_ddp.terms import Channel, Hardware, RoundTerms
+from prophet_ddp.terms import Channel, RoundTerms
 from prophet_ddp.wide_gloo import probe, wide_group
 from prophet_scheduler.core.cut import Borders, Cut, learning_cut
 from prophet_scheduler.core.network import Probe
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES, Settings
 from prophet_scheduler.frontends.notices import warn_of_untraced
-from prophet_scheduler.frontends.torch.streams import Streams, streams_of
+from prophet_scheduler.frontends.torch.streams import streams_of
 from prophet_scheduler.frontends.warm import WarmStart
-from prophet_scheduler.policies import Blocks, Definition, get_definition, policy_from_environ
+from prophet_scheduler.policies import Blocks, get_definition, policy_from_environ
 from prophet_scheduler.policies.algorithms.collective import (
     ArrivalOrder,
     CollectivePolicy,
@@ -44,73 +43,37 @@ from prophet_scheduler.policies.algorithms.collective import (
 )
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE, MOST_AT_ONCE
 
+if TYPE_CHECKING:
+    from prophet_ddp.nccl import OnGpu
+
 CPU = torch.device("cpu")
 LONG_DELAY_S = 10e-3
 """Duration of a lone operation, in seconds, above which the maximum are in flight from the first round on."""
 
 
-class Connecting(Hardware, Protocol):
-    """Hardware that a module's parameters are on, as assembly needs it."""
-
-    tried: bool
-    """True if jobs have been run on it. Otherwise features that were tried on processors alone stay off."""
-    device: torch.device
-
-    def new_group(self, group: dist.ProcessGroup, store: Store, timeout: datetime.timedelta, /) -> Any:
-        """Make a process group of the ranks of `group`. All of them call it, and may meet in `store`."""
-        ...
-
-    def connect(self, own: Any, /) -> Probe | None:
-        """Return once all ranks have connected to this group, so that none goes on, or even exits, while another still
-        connects. The result is the duration of a lone operation, alike on all ranks; None if that is meaningless.
-        """
-        ...
-
-    @property
-    def closing(self) -> Callable[[], None] | None:
-        """Return the function that releases what must end with the group; None if there is nothing."""
-        ...
-
-
 class OnProcessors:
-    """Hardware of a module whose parameters are in main memory."""
+    """Hardware of a module whose parameters are in main memory. nccl.OnGpu is that of a module on a GPU."""
 
     tried = True
+    """True if jobs have been run on it. Otherwise features that were tried on processors alone stay off."""
     device = CPU
     closing = None
+    """Function that releases what must end with the group; None if there is nothing."""
+    arena = DdpArena
+    """Function that makes the arena of a module."""
+    streams = staticmethod(streams_of)
+    """Function that returns the streams of the parameters on a device."""
 
     def new_group(self, group: dist.ProcessGroup, store: Store, timeout: datetime.timedelta) -> Any:
-        """Make a gloo group."""
+        """Make a process group of the ranks of `group`. All of them call it, and may meet in `store`."""
         meeting = PrefixStore("gloo", store)
         return wide_group(meeting, group.rank(), group.size(), timeout, functools.partial(ended_rank, group))
 
-    def connect(self, own: Any) -> Probe:
-        """Connect, and measure a lone operation."""
+    def connect(self, own: Any) -> Probe | None:
+        """Return once all ranks have connected to this group, so that none goes on, or even exits, while another still
+        connects. The result is the duration of a lone operation, alike on all ranks; None if that is meaningless.
+        """
         return probe(own)
-
-    def streams(self, device: torch.device, /) -> Streams:
-        """Return streams that never need a wait."""
-        return streams_of(device)
-
-    @property
-    def arena(self) -> Callable[..., DdpArena]:
-        """Return the class of the arena."""
-        return DdpArena
-
-
-@dataclass(frozen=True)
-class Parts:
-    """Parts of a module, on every rank. `alone` is the duration of a lone operation, if known."""
-
-    rounds: ModuleRounds
-    channel: Channel
-    alone: Probe | None
-    members: Sequence[int]
-    """Ranks of the module's group, by their numbers in the job."""
-    adapts: bool
-    """True if its cut may change."""
-    may_leave: bool
-    """True if torch's reducer is tried as well, and gets the module back if it is faster."""
 
 
 def assemble(
@@ -121,9 +84,10 @@ def assemble(
     number: int,
     store: Store,
     heard: bool,
-) -> Parts:
-    """Assemble a module's parts. All ranks of its `group` call it, and meet in `store`. `named` has the averaged
-    parameters; `number` is the module's in this process. `heard`: this rank reads the events of the module's blocks.
+) -> ModuleRounds:
+    """Return a module's rounds, with all their parts. All ranks of its `group` call it, and meet in `store`. `named`
+    has the averaged parameters; `number` is the module's in this process. `heard`: this rank reads the events of the
+    module's blocks.
     """
     hardware = _hardware_of(ddp)
     timeout = group._get_backend(hardware.device).options._timeout
@@ -144,7 +108,7 @@ def assemble(
     issuer = Issuer(RankGroups(own, another, hardware.closing), log)
     ends.issuers.append(issuer)
     control = Control(issuer, group.rank(), group.size())
-    channel = Channel(issuer, control, log, group.size(), lost.loss, lost.others)
+    channel = Channel(issuer, control, log, group.size(), lost.loss, lost.others, members, alone)
     adapts = told.partition_bytes is None and get_definition(told.policy).blocks is Blocks.ADAPTIVE
     whole = told.fusion and hardware.tried
     ours = whole and told.policy == "prophet"  # Other policies follow their papers.
@@ -158,15 +122,17 @@ def assemble(
         arranges=ours,
         divides=ours and group.size() > 1,
         in_place=ddp.gradient_as_bucket_view,
+        adapts=adapts,
+        may_leave=whole and adapts,
     )
     rounds = ModuleRounds(named, number, channel, terms, hardware)
     rounds.module = weakref.ref(ddp.module)
     if get_definition(told.policy).waits:
         rounds.wait_in_step()
-    return Parts(rounds, channel, alone, members, adapts, may_leave=whole and adapts)
+    return rounds
 
 
-def _hardware_of(ddp: Any) -> Connecting:
+def _hardware_of(ddp: Any) -> OnProcessors | OnGpu:
     # All averaged parameters are on one device: takeover.py has checked.
     device: torch.device = next(param.device for param in ddp.module.parameters() if param.requires_grad)
     if device == CPU:
@@ -187,50 +153,42 @@ def _first_cut(told: Settings, adapts: bool, delay_s: float) -> Callable[[Sequen
     return lambda sizes: Cut.uniform(size_bytes)
 
 
-def deciding_agent(parts: Parts, told: Settings) -> Turning:
+def deciding_agent(rounds: ModuleRounds, told: Settings) -> WatchingAgent:
     """Return the agent that decides for the module. Only the first rank of the module's group has it."""
-    rounds, definition = parts.rounds, get_definition(told.policy)
+    from prophet_ddp.grouping import GroupingAgent, WaitingAgent  # Only one rank needs them.
+
+    definition, terms, alone = get_definition(told.policy), rounds.terms, rounds.channel.alone
     if definition.traced or definition.of_graph is not None:
         from prophet_scheduler.frontends.torch.trace import ForwardTrace  # Few policies need it, on one rank only.
 
         params = [slot.param for slot in rounds.registered]
         rounds.trace = ForwardTrace(params, with_graph=definition.of_graph is not None)
-    return _agent_by(definition, parts, told)
-
-
-def _agent_by(definition: Definition, parts: Parts, told: Settings) -> Turning:
-    from prophet_ddp.grouping import GroupingAgent, WaitingAgent  # Only one rank needs them.
-
-    rounds, trace = parts.rounds, parts.rounds.trace
+    trace = rounds.trace
     partition_bytes = told.partition_bytes or DEFAULT_PARTITION_BYTES
     policy = policy_from_environ(told.policy, os.environ, partition_bytes)
     if definition.groups:
-        return GroupingAgent(rounds, policy, trace, parts.alone)
+        return GroupingAgent(rounds, policy, trace, alone)
     if definition.of_graph is None or trace is None:
         own = told.policy == "prophet"
         chosen = CollectivePolicy(ForwardOrder(), ArrivalOrder()) if own else CollectivePolicy(policy)
-        return ModuleAgent(rounds, chosen, told, parts.adapts, _warm_start(parts, told), parts.alone)
-    module = weakref.ref(rounds)
+        return ModuleAgent(rounds, chosen, told, terms.adapts, _warm_start(rounds, told), alone)
 
-    def with_graph() -> Turning | None:
-        alive = module()
-        if alive is None:
-            return None
-        graph = trace.graph(alive.blocks_under(alive.cut)) if alive.cut is not None else None
+    def with_graph(rounds: ModuleRounds) -> ModuleAgent:
+        graph = trace.graph(rounds.blocks_under(rounds.cut)) if rounds.cut is not None else None
         if graph is None:
             warn_of_untraced(told.policy, trace.why_not)
         ordered = policy_from_environ(told.policy, os.environ, partition_bytes, graph)
-        return ModuleAgent(alive, CollectivePolicy(ordered), told, parts.adapts, None, parts.alone)
+        return ModuleAgent(rounds, CollectivePolicy(ordered), told, terms.adapts, None, alone)
 
-    return WaitingAgent(trace, with_graph)
+    return WaitingAgent(rounds, trace, with_graph)
 
 
-def _warm_start(parts: Parts, told: Settings) -> WarmStart:
+def _warm_start(rounds: ModuleRounds, told: Settings) -> WarmStart:
     """Return the store of results kept from earlier runs of this job, for this module."""
     where = {name: os.environ.get(name, "") for name in ("MASTER_ADDR", "GLOO_SOCKET_IFNAME", "LOCAL_WORLD_SIZE")}
-    where |= {"engine": "ddp", "policy": told.policy, "fusion": str(told.fusion), "module": str(parts.rounds.number)}
-    where |= {"blocks": str(told.partition_bytes or "adaptive"), "ranks": str(list(parts.members))}
-    return WarmStart(told.cache, where, parts.rounds.terms.first_cut, profile_in(told))
+    where |= {"engine": "ddp", "policy": told.policy, "fusion": str(told.fusion), "module": str(rounds.number)}
+    where |= {"blocks": str(told.partition_bytes or "adaptive"), "ranks": str(list(rounds.channel.members))}
+    return WarmStart(told.cache, where, rounds.terms.first_cut, profile_in(told))
 
 
 @functools.cache

@@ -23,11 +23,13 @@ from types import ModuleType
 from typing import Any
 
 from prophet_scheduler.frontends import threads
-from prophet_scheduler.frontends.ending import end_last, raise_if_handlers
+from prophet_scheduler.frontends.ending import end_last
 from prophet_scheduler.frontends.importlib_bootstrap import around_import, passed_over
-from prophet_scheduler.frontends.notices import logger, speaks, warn_of_no_policy
+from prophet_scheduler.frontends.notices import speaks, warn_of_no_policy, warning_instead
 
 MODULE = "torch.nn.parallel.distributed"
+OFF = "Prophet stays off"
+"""Beginning of the warning if a part of Prophet fails."""
 
 
 def call_after_import(name: str, then: Callable[[ModuleType], None]) -> None:
@@ -35,11 +37,8 @@ def call_after_import(name: str, then: Callable[[ModuleType], None]) -> None:
 
     def run(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
         execute(module)
-        try:
+        with warning_instead(OFF):
             then(module)
-        except Exception as error:
-            raise_if_handlers(error)
-            logger.warning("Prophet stays off: %s: %s", type(error).__name__, error)
 
     if name in sys.modules:
         then(sys.modules[name])
@@ -82,23 +81,18 @@ def takeover_in(package: str) -> Any:
 
     Called before anything is sent, so a wrong setting ends the process while no other rank waits for it.
     """
-    try:
+    with warning_instead(OFF):
         from prophet_scheduler.core.settings import DDP_SCHEDULER, OBSERVE
 
-        policy = os.environ.get(DDP_SCHEDULER)
-        if not policy:
-            dist = sys.modules["torch.distributed"]
-            speaks(not dist.is_initialized() or dist.get_rank() == 0)
-            warn_of_no_policy(DDP_SCHEDULER, "DistributedDataParallel and FSDP2", os.environ)
-            return None
-        part = "observing" if policy.strip().lower() == OBSERVE else "takeover"
-        takeover = importlib.import_module(f"{package}.{part}")
-        takeover.settings()
-    except Exception as error:
-        raise_if_handlers(error)
-        logger.warning("Prophet stays off: %s: %s", type(error).__name__, error)
-        return None
-    return takeover
+        if policy := os.environ.get(DDP_SCHEDULER):
+            part = "observing" if policy.strip().lower() == OBSERVE else "takeover"
+            takeover = importlib.import_module(f"{package}.{part}")
+            takeover.settings()
+            return takeover
+        dist = sys.modules["torch.distributed"]
+        speaks(not dist.is_initialized() or dist.get_rank() == 0)
+        warn_of_no_policy(DDP_SCHEDULER, "DistributedDataParallel and FSDP2", os.environ)
+    return None
 
 
 def _imported(module: ModuleType) -> None:

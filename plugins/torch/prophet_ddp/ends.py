@@ -41,7 +41,7 @@ def process_ends() -> None:
     An average that the program never waited for may fail here. torch would have raised the error in backward, so the
     exit status reports it.
     """
-    failing = _failing()
+    failing = is_failing()
     patience_s = FAILED_PATIENCE_S if failing else None
     for issuer in issuers:
         try:
@@ -56,7 +56,7 @@ def process_ends() -> None:
             issuer.close()
 
 
-def _failing() -> bool:
+def is_failing() -> bool:
     """Return True if the program ends with an exception: others may be unable to take this rank's data."""
     return sys.exc_info()[1] is not None or getattr(sys, "last_value", None) is not None
 
@@ -66,7 +66,7 @@ def finish(modules: Iterable[ModuleRounds]) -> None:
 
     Raises what torch would have raised in backward, unless the program already ends with another exception.
     """
-    failing = _failing()
+    failing = is_failing()
     patience_s = FAILED_PATIENCE_S if failing else None
     try:
         for issuer in issuers:

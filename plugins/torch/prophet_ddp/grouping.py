@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from prophet_ddp.agent import Turning, WatchingAgent
+from prophet_ddp.agent import WatchingAgent
 from prophet_ddp.control import Decision
 from prophet_scheduler.frontends.notices import warn_of_untraced
 from prophet_scheduler.policies.algorithms.sequence import TORCH_AT_ONCE
@@ -90,37 +90,29 @@ class GroupingAgent(WatchingAgent):
         logger.info("%s: %d gradients travel in %d messages", self._policy.name, len(sizes), len(together))
 
 
-class WaitingAgent:
-    """Agent of one module that `make` creates once the trace is done; `make` returns None if the module is gone."""
+class WaitingAgent(WatchingAgent):
+    """Agent of one module that `make` creates once the trace is done. Until then its events accumulate."""
 
-    def __init__(self, trace: ForwardTrace, make: Callable[[], Turning | None]) -> None:
+    def __init__(
+        self, rounds: ModuleRounds, trace: ForwardTrace, make: Callable[[ModuleRounds], WatchingAgent]
+    ) -> None:
         # Imported for `make`, which runs in another thread: a fork of the program must not meet an import there.
         from prophet_scheduler.learn import serial  # noqa: F401
         from prophet_scheduler.session import choosing, session  # noqa: F401
 
+        super().__init__(rounds)
         self._trace = trace
         self._make = make
-        self._agent: Turning | None = None
+        self._agent: WatchingAgent | None = None
+        self.decided = False
 
-    def turn(self, now: float) -> bool:
-        """Take the agent's turn. Before the agent exists its events accumulate."""
-        if not self._trace.done:
-            return True
-        if self._agent is None:
-            self._agent = self._make()
-        return self._agent is not None and self._agent.turn(now)
-
-    @property
-    def decided(self) -> bool:
-        """True once the agent has decided."""
-        return self._agent is not None and self._agent.decided
-
-    def end(self) -> None:
-        """Stop: no turns follow."""
-        if self._agent is not None:
-            self._agent.end()
+    def _turn(self, rounds: ModuleRounds, now: float) -> None:
+        if self._trace.done:
+            if self._agent is None:
+                self._agent = self._make(rounds)
+            self._agent.turn(now)
+            self.decided = self._agent.decided
 
     def leave(self) -> None:
-        """Clean up when the module or the process ends."""
         if self._agent is not None:
             self._agent.leave()

@@ -151,7 +151,8 @@ class Issuer:
         self.at_once = LEAST_AT_ONCE
         """Maximum number of operations in flight. It may differ between ranks: the sequence does not."""
         self._issuing = False
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
+        """The error that stopped it; None if there is none."""
         self._error_known = False
         self._seen: dict[int, int] = {}
         """Value of `_moves` when each thread last looked, by thread id."""
@@ -224,7 +225,7 @@ class Issuer:
         with self._lock:
             self._issue()  # An interrupt may have kept a ready operation from being issued.
             seen = self._seen.get(thread, 0)
-            self._moved.wait_for(lambda: self._moves != seen or self._error is not None, limit_s)
+            self._moved.wait_for(lambda: self._moves != seen or self.error is not None, limit_s)
             self._seen[thread] = self._moves
             self._raise_error()
 
@@ -235,9 +236,9 @@ class Issuer:
         """
         with self._lock:
             self._issue()
-            while self._error is None and (self._in_flight or (self._queue and self._may_go(self._queue[0]))):
+            while self.error is None and (self._in_flight or (self._queue and self._may_go(self._queue[0]))):
                 before = self.ended
-                if not self._moved.wait_for(lambda: self.ended != before or self._error is not None, patience_s):  # noqa: B023
+                if not self._moved.wait_for(lambda: self.ended != before or self.error is not None, patience_s):  # noqa: B023
                     return False
             if not self._error_known:
                 self._raise_error()
@@ -258,11 +259,6 @@ class Issuer:
         with self._lock:
             return self.gone and not self._queue and not self._in_flight
 
-    @property
-    def error(self) -> BaseException | None:
-        """The error that stopped it; None if there is none."""
-        return self._error
-
     def error_is_known(self) -> None:
         """Record that the program has already had an error about the same peer."""
         self._error_known = True
@@ -274,21 +270,21 @@ class Issuer:
     def fail(self, error: BaseException) -> None:
         """Issue nothing more, and raise this error in all waiting threads. The first error counts: it causes others."""
         with self._lock:
-            if self._error is None:
-                self._error = error
+            if self.error is None:
+                self.error = error
             self._moved.notify_all()
 
     def _raise_error(self) -> None:
-        if self._error is not None:
+        if self.error is not None:
             self._error_known = True
-            raise self._error
+            raise self.error
 
     def _issue(self) -> None:
         if self._issuing:
             return  # The operation ended within its start: the loop below goes on with the next.
         self._issuing = True
         try:
-            while self._queue and self._queue[0].ready and len(self._in_flight) < self.at_once and self._error is None:
+            while self._queue and self._queue[0].ready and len(self._in_flight) < self.at_once and self.error is None:
                 self._issue_first()
         finally:
             self._issuing = False

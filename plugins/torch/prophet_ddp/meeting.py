@@ -20,6 +20,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
@@ -133,23 +134,23 @@ def met() -> int:
     return sum(_counts.values())
 
 
+@dataclass(frozen=True)
 class _Patience:
-    def __init__(
-        self, limit_s: float, tell_after_s: float, tell: Callable[[int], None], lost: Callable[[], int | None]
-    ) -> None:
-        self._limit_s = limit_s
-        self._tell_after_s = tell_after_s
-        self._tell = tell
-        self._lost = lost
+    """Arguments of `meet` that say for how long a rank waits."""
+
+    limit_s: float
+    tell_after_s: float
+    tell: Callable[[int], None]
+    lost: Callable[[], int | None]
 
     def until(self, there: Callable[[], bool], silent: Callable[[], int | None], more_s: float = 0.0) -> None:
         """Wait until `there()`, `more_s` beyond the limit at most. `silent()` is the awaited rank, if known."""
-        there = unless_lost(there, self._lost)
-        if wait_until(there, min(self._tell_after_s, self._limit_s)):
+        there = unless_lost(there, self.lost)
+        if wait_until(there, min(self.tell_after_s, self.limit_s)):
             return
-        if self._limit_s > self._tell_after_s and (rank := silent()) is not None:
-            self._tell(rank)
-        if not wait_until(there, max(self._limit_s - self._tell_after_s, 0.0) + more_s):
+        if self.limit_s > self.tell_after_s and (rank := silent()) is not None:
+            self.tell(rank)
+        if not wait_until(there, max(self.limit_s - self.tell_after_s, 0.0) + more_s):
             raise SilentRank(silent() or 0)
 
 

@@ -27,7 +27,7 @@ from prophet_scheduler.policies import get_definition
 
 if TYPE_CHECKING:
     from prophet_ddp.arena import DdpArena
-    from prophet_ddp.device import DeviceStreams, EventWatcher
+    from prophet_ddp.device_arena import DeviceStreams, EventWatcher
 
 BACKEND = "cpu:gloo,cuda:nccl"
 SERVED = ("nccl", "cuda:nccl", BACKEND)
@@ -83,7 +83,7 @@ def _torch_keeps(environ: Mapping[str, str]) -> str | None:
 
 
 class OnGpu:
-    """Hardware (`assembly.Connecting`) of a module whose parameters are on `device`."""
+    """Hardware of a module whose parameters are on `device`, as assembly.OnProcessors is of others."""
 
     tried = False
 
@@ -105,7 +105,7 @@ class OnGpu:
 
     def connect(self, own: dist.ProcessGroup) -> None:
         """Set up the communicator, while nothing else of this process can be in flight in it."""
-        from prophet_ddp.device import DeviceStreams, EventWatcher  # A job on processors needs none of it.
+        from prophet_ddp.device_arena import DeviceStreams, EventWatcher  # A job on processors needs none of it.
 
         probe(own)  # Wait for all ranks. The measured time is of no use: blocks do not go over gloo.
         own.allreduce([torch.zeros(1, dtype=torch.uint8, device=self.device)]).wait()

@@ -36,8 +36,8 @@ from prophet_scheduler.core.events import EVENT_DTYPE
 from prophet_scheduler.core.settings import PREFIX, Settings
 from prophet_scheduler.core.status import Observed
 from prophet_scheduler.core.units import format_size
-from prophet_scheduler.frontends.ending import at_end, raise_if_handlers, say
-from prophet_scheduler.frontends.notices import logger, speaks, warn_of_unknown_variables
+from prophet_scheduler.frontends.ending import at_end, say
+from prophet_scheduler.frontends.notices import logger, speaks, warn_of_unknown_variables, warning_instead
 from prophet_scheduler.frontends.records import require_records
 from prophet_scheduler.frontends.turning import TurningThread
 from prophet_scheduler.learn.observed import TimedIteration, in_forward_order, times_of
@@ -65,6 +65,7 @@ HALF_HOOKS = ("fp16_compress_hook", "bf16_compress_hook", "BuiltinCommHookType.F
 WHOLE_HOOKS = ("", "allreduce_hook", "BuiltinCommHookType.ALLREDUCE")
 RANK, SHRUNK_AT_LEAST = 1, 2
 """PowerSGD's matrix_approximation_rank, and its min_compression_rate, by default."""
+NOT_OBSERVED = "Prophet does not observe this job"
 NO_EVENTS = np.zeros(0, EVENT_DTYPE)
 
 _modules = 0
@@ -80,21 +81,13 @@ def settings() -> Settings:
 def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
     """Watch the process's first module from now on. The module does not change."""
     global _modules, _watch
-    try:
+    with warning_instead(NOT_OBSERVED):
         if ddp.process_group.size() == 1:
             return
         _modules += 1
         if _watch is None:
             _watch = ModuleWatch(ddp, told)
             _watch.begin(told)
-    except Exception as error:
-        raise_if_handlers(error)
-        does_not_observe(error)
-
-
-def does_not_observe(error: Exception) -> None:
-    """Warn that this job is not observed."""
-    logger.warning("Prophet does not observe this job: %s: %s", type(error).__name__, error)
 
 
 class ObservedModel(abc.ABC):
@@ -148,10 +141,6 @@ class ObservedModel(abc.ABC):
                 end_s = before.begun_s + (look.begun_s - before.begun_s) * place / count
                 training.iteration_ended(self, end_s)
         self._looks.append(look)
-
-    def _report(self) -> None:
-        if self._record.observe is not None:
-            self._record.observe(NO_EVENTS)
 
     def _tell(self) -> None:
         now = time.monotonic()
@@ -267,7 +256,7 @@ class ModuleWatch(ObservedModel):
             self._space(ddp)
             self._made_ns.append(ddp.reducer.get_backward_stats() if self._rank == 0 else ())
             self._tell()
-        self._report()
+        self._record.keep(NO_EVENTS)
 
     def _newest(self, ddp: Any) -> TimedIteration | None:
         """Return the iteration that torch timed last; None if it is not new."""

@@ -1,7 +1,7 @@
-"""A round in two phases: each gradient is summed by the rank that owns it, and the sums are gathered later.
+"""A round in two phases: each part of a gradient is summed by the rank that owns it, and the sums are gathered later.
 
-Rule of this file: who owns what, and the operations of such a round. agent.py decides when a job has such rounds;
-issuer.py orders operations.
+Rule of this file: the operations of such a round, and the norms computed in it. dividing.py says who owns what,
+agent.py decides when a job has such rounds, and issuer.py orders operations.
 
 An all-reduce is a reduce-scatter and an all-gather, and brings every average to every rank. A program that clips
 gradients by their total norm needs no averages for that, only one number for each. The owner of a gradient knows its
@@ -10,109 +10,38 @@ generates them. Then ranks exchange the norms. Then all blocks are *gathered*, i
 pass needs them, and while it runs. The program waits for the first half alone (ZeRO, Rajbhandari et al. 2020,
 section 5, sends the same halves for its own reasons, and waits for both).
 
-A gradient has one owner, and so has a block: the norms of two halves do not give that of the whole to the last bit. The
-owner sums in the order of ranks, and all ranks get its sum, so with two ranks the bits are those of an all-reduce.
+Of two ranks one owns each gradient, and so each block: the norms of two halves do not give that of the whole to the
+last bit. The sum of two has the bits of an all-reduce. Data to and from each owner has connections of its own. Gloo
+sends once the receiver has announced that it waits. If data went both ways over one connection, these announcements
+would queue behind it.
 
-Data to and from each owner has connections of its own. Gloo sends once the receiver has announced that it waits. If
-data went both ways over one connection, these announcements would queue behind it.
+With more ranks torch's own sums are rounded in an order that depends on its buckets. So there a block is divided
+evenly, and each rank ends its first phase with the sum of one part. In each *step* a rank sends one part to the next
+rank, receives another from the previous rank, and adds its own to that (Patarasu and Yuan, "Bandwidth optimal
+all-reduce algorithms", 2009). At any time each link carries one part out and another in. Parts sent straight to their
+owners compete for links: with four ranks they took 4% to 15% longer than the wire allows, where a ring takes 1% to 2%.
+The next block's first step overlaps this block's second. The second phase is gloo's all-gather, which is a ring too.
 
 Nothing here waits for the program: all is sent as soon as possible, whether or not the program reads it or clips.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from prophet_ddp.control import Decision
 from prophet_ddp.events import Phase
 from prophet_ddp.issuer import Issuer, JointOperation
-from prophet_scheduler.core.cut import UNIT_BYTES, Block, Borders, Cut, arena_places
+from prophet_scheduler.core.cut import Block
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.frontends.torch.arena import ArenaBlock, Slot
 from prophet_scheduler.frontends.torch.clipping import NORM
-
-AT_ONCE = 4
-"""Maximum number of operations in flight for each owner."""
-
-
-@dataclass(frozen=True)
-class Division:
-    """Blocks, each with one owner as far as their kinds allow. `owners` has a rank for each gradient; it is empty if
-    all ranks own an equal part of each block.
-
-    `imbalance` is the load of the rank that owns the most, divided by an equal share; 1 if all loads are equal.
-    """
-
-    cut: Cut
-    owners: tuple[int, ...] = ()
-    imbalance: float = 1.0
-
-
-def divide(cut: Cut, sizes: Sequence[int], ranks: int) -> Division:
-    """Divide gradients of these sizes (bytes, as they lie in the arena) among ranks, in blocks of about the cut's size.
-
-    Neighbours that are smaller than a block are grouped. The next largest group goes to the rank with the smallest load
-    (Graham 1969, LPT). Sizes with the same number of binary digits count as equal: such groups go to one rank after
-    another, in the order of generation. The result is the same on all ranks.
-    """
-    places = arena_places(sizes)
-    groups: list[tuple[int, int]] = []
-    first = 0
-    for gradient in range(len(sizes)):
-        whole = places[gradient + 1] - places[first] >= cut.block_bytes_at(places[first])
-        if whole or gradient + 1 == len(sizes):
-            groups.append((first, gradient + 1))
-            first = gradient + 1
-    loads = [0] * ranks
-    owners = [0] * len(sizes)
-    borders: list[int] = []
-    for first, last in sorted(
-        groups, key=lambda group: (-(places[group[1]] - places[group[0]]).bit_length(), -group[0])
-    ):
-        size_bytes = places[last] - places[first]
-        owner = min(range(ranks), key=loads.__getitem__)
-        loads[owner] += size_bytes
-        owners[first:last] = [owner] * (last - first)
-        count = max(1, round(size_bytes / cut.block_bytes_at(places[first])))
-        borders += [places[first] + size_bytes * part // count // UNIT_BYTES * UNIT_BYTES for part in range(count)]
-    return Division(Borders.at(borders, places[-1]), tuple(owners), max(loads) * ranks / max(1, sum(loads)))
-
-
-def orders_of(
-    blocks: Sequence[Block],
-    owners: Sequence[int],
-    ready_s: Sequence[float],
-    needed: Sequence[int],
-    bandwidth: float,
-    ranks: int,
-    at_once: int,
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the places of `blocks` in the order of reduction, and in the order of gathering.
-
-    `owners` are those of the gradients. `ready_s`, by place, is when each block is generated. `needed` has the places
-    as forward needs the blocks. Bandwidth is in bytes per second; `at_once` operations are in flight for each owner.
-    An owner's blocks share its link, and other links would idle if everything in flight used the same one. So a block
-    that would wait long for its link lets others pass.
-    """
-    ways = [owners[block.pieces[0].gradient] if owners else 0 for block in blocks]
-    takes_s = [block.size_bytes * (ranks - 1) / bandwidth for block in blocks]
-    lead_s = at_once / 2 * sum(takes_s) / len(takes_s)
-    by_time = sorted(range(len(blocks)), key=lambda place: (ready_s[place], -place))
-
-    def ordered(wanted: Sequence[int], ready_s: Sequence[float]) -> tuple[int, ...]:
-        free_s: dict[int, float] = {}
-        issue_s: dict[int, float] = {}
-        for place in wanted:
-            begin_s = max(ready_s[place], free_s.get(ways[place], 0.0))
-            free_s[ways[place]] = begin_s + takes_s[place]
-            issue_s[place] = max(ready_s[place], begin_s - lead_s)
-        return tuple(sorted(wanted, key=issue_s.__getitem__))
-
-    return ordered(by_time, ready_s), ordered(needed, [0.0] * len(blocks))
 
 
 def norm_of(sums: torch.Tensor, order: float) -> torch.Tensor:
@@ -121,150 +50,233 @@ def norm_of(sums: torch.Tensor, order: float) -> torch.Tensor:
     return norm
 
 
-class OwnNorms:
-    """Norms of whole gradients; each owner tells all ranks those of its own. `owners` are those of the gradients."""
-
-    def __init__(self, issuer: Issuer, slots: Sequence[Slot], owners: Sequence[int], rank: int, ranks: int) -> None:
-        self._issuer = issuer
-        self._rank, self._ranks = rank, ranks
-        self._slots = len(slots)
-        # By slot, the gradient, which is still summed once the program has dropped the module.
-        self._own = {slot: slot.view for slot, owner in zip(slots, owners, strict=True) if owner == rank}
-        self._lock = free_in_forks(threading.Lock())
-        self._left: dict[Slot, int] = {}
-        """Number of blocks still to be reduced, for each gradient that this rank owns."""
-        self._without_norm = 0
-        self._order = NORM
-        self._norms = torch.zeros(0)
-        self._known = JointOperation(lambda: None)
-
-    def begin(self, order: float) -> JointOperation:
-        """Begin a round with norms of this order. Return the operation that exchanges them."""
-        self._order = order
-        self._norms = torch.zeros(self._slots + 2 * self._ranks, dtype=torch.float32, device="cpu")
-        norms, issuer = self._norms, self._issuer
-        self._known = JointOperation(lambda: issuer.groups.all_reduce(norms))
-        self._left = {slot: len(slot.blocks) for slot in self._own if slot.blocks}  # An empty gradient has none.
-        self._without_norm = len(self._left)
-        if not self._left:
-            self._tell()
-        return self._known
-
-    def reduced(self, block: ArenaBlock) -> None:
-        """Handle a reduced block, in a thread of torch's."""
-        with self._lock:
-            own = [slot for slot in block.slots if slot in self._left]
-            for slot in own:
-                self._left[slot] -= 1
-            summed = [slot for slot in own if not self._left[slot]]
-        for slot in summed:
-            self._norms[slot.place] = norm_of(self._own[slot], self._order)
-        with self._lock:
-            self._without_norm -= len(summed)
-            all_known = bool(summed) and not self._without_norm
-        if all_known:
-            self._tell()
-
-    def _tell(self) -> None:
-        # torch splits a norm among threads, so its bits depend on their number.
-        how = torch.get_num_threads(), self._order
-        self._norms[self._slots :].view(self._ranks, 2)[self._rank] = torch.tensor(
-            how, dtype=torch.float32, device="cpu"
-        )
-        self._issuer.ready(self._known)
-
-    def of(self, slots: Sequence[Slot], order: float, wait: Callable[[JointOperation], None]) -> torch.Tensor | None:
-        """Return the norms of this order of these gradients' averages in this round, bit for bit as torch would compute
-        them in this thread. None if they might differ.
-        """
-        wait(self._known)
-        wanted = torch.tensor([torch.get_num_threads(), order], dtype=torch.float32, device="cpu")
-        if not bool((self._norms[self._slots :].view(self._ranks, 2) == wanted).all()):
-            return None
-        return self._norms[[slot.place for slot in slots]]
+def _size(count: int, ranks: int) -> int:
+    """Return the number of elements of a part; the last parts may have fewer."""
+    return -(-count // ranks)
 
 
-class Phases:
-    """Rounds of a module in two phases, under one decision. `order` has the places of `blocks` in the order of
-    reduction, and `gathers` in the order of gathering.
+@dataclass(eq=False)
+class _Part:
+    """Memory of which this rank computes the norm, once its blocks are summed: a gradient's, or a part of that. `row`
+    is the gradient's, and `column` the part's among those of the gradient that this rank owns.
     """
 
-    def __init__(
-        self,
-        issuer: Issuer,
-        blocks: Sequence[ArenaBlock],
-        order: Sequence[int],
-        gathers: Sequence[int],
-        rank: int,
-        ranks: int,
-    ) -> None:
-        self._issuer = issuer
-        self._rank, self._ranks = rank, ranks
-        self._blocks = blocks
-        self._order, self._gathers = order, gathers
-        self.reduces: dict[ArenaBlock, JointOperation] = {}
-        """First operation of each block's reduction in this round; made ready once the block is complete."""
-        self.gatherings: dict[ArenaBlock, JointOperation] = {}
-        """Gathering of each block in this round. When it ends, the block has arrived."""
+    data: torch.Tensor
+    row: int
+    column: int
+    blocks: int = 1
+    left: int = 0
+    """Number of its blocks still to be summed in this round."""
 
 
-class TwoPhases(Phases):
-    """Rounds of two ranks, whose sums have the bits of torch's. `owners` are those of the gradients."""
+class Norms:
+    """Norms of all gradients. Each rank computes those of what it owns, and ranks exchange them. The arguments are
+    those of Phases.
+
+    If each gradient has one owner, its norm has the bits that torch would compute. Otherwise each rank combines the
+    same numbers in the same order, so all ranks have the same norms, and clip alike.
+    """
 
     def __init__(
         self,
         issuer: Issuer,
         slots: Sequence[Slot],
         blocks: Sequence[ArenaBlock],
+        pieces: Sequence[Block],
         owners: Sequence[int],
-        order: Sequence[int],
-        gathers: Sequence[int],
         rank: int,
         ranks: int,
     ) -> None:
-        super().__init__(issuer, blocks, order, gathers, rank, ranks)
-        self._owners = {block: owners[block.slots[0].place] for block in blocks}
-        self.norms = OwnNorms(issuer, slots, owners, rank, ranks)
+        self._issuer = issuer
+        self._ranks, self._slots = ranks, len(slots)
+        self._whole = bool(owners)
+        self._parts: dict[ArenaBlock, list[_Part]] = {block: [] for block in blocks}
+        """Parts that this rank owns, by each block with something of them."""
+        columns = [0] * len(slots)
+        for slot, owner in zip(slots, owners, strict=False):  # The view is still summed once the module is dropped.
+            part = _Part(slot.view, slot.place, 0, len(slot.blocks))
+            for block in slot.blocks if owner == rank else ():
+                self._parts[block].append(part)
+        for block, cut in zip(blocks, () if owners else pieces, strict=False):
+            size, begin = _size(block.data.numel(), ranks), 0
+            for slot, piece in zip(block.slots, cut.pieces, strict=True):
+                end = begin + (piece.stop - piece.start) // block.data.element_size()
+                data = block.data[max(begin, rank * size) : min(end, (rank + 1) * size)]
+                if len(data):
+                    self._parts[block].append(_Part(data, slot.place, columns[slot.place]))
+                    columns[slot.place] += 1
+                begin = end
+        self._columns = max(1, *columns)
+        self._lock = free_in_forks(threading.Lock())
+        self._without_norm = 0
+        """Number of parts still to be summed."""
+        self._order = NORM
+        self._threads = 0
+        self._norms = self._told = torch.zeros(0)
+        self._known = JointOperation(lambda: None)
+
+    def begin(self, order: float) -> JointOperation:
+        """Begin a round with norms of this order. Return the operation that exchanges them."""
+        self._order, self._threads = order, torch.get_num_threads()
+        self._norms = torch.zeros(self._slots, self._columns, dtype=torch.float64, device="cpu")
+        told = self._told = torch.zeros(self._ranks, self._slots + 2, dtype=torch.float64, device="cpu")
+        self._known = JointOperation(lambda: self._issuer.groups.all_gather(told.view(-1), self._own()))
+        parts = {part for parts in self._parts.values() for part in parts}
+        for part in parts:
+            part.left = part.blocks
+        self._without_norm = len(parts)
+        self._known.ready = not parts
+        return self._known
+
+    def reduced(self, block: ArenaBlock) -> None:
+        """Handle a block once what this rank owns of it is summed, in a thread of torch's."""
+        with self._lock:
+            for part in self._parts[block]:
+                part.left -= 1
+            summed = [part for part in self._parts[block] if not part.left]
+        for part in summed:
+            self._norms[part.row, part.column] = norm_of(part.data, self._order)
+            self._threads = torch.get_num_threads()
+        with self._lock:
+            self._without_norm -= len(summed)
+            all_known = bool(summed) and not self._without_norm
+        if all_known:
+            self._issuer.ready(self._known)
+
+    def _own(self) -> torch.Tensor:
+        """Return the norm of what this rank owns of each gradient, followed by how it was computed."""
+        norms = self._norms[:, 0] if self._whole else torch.linalg.vector_norm(self._norms, self._order, dim=1)
+        return torch.cat([norms, norms.new_tensor([self._order, self._threads])])
+
+    def of(self, slots: Sequence[Slot], order: float, wait: Callable[[JointOperation], None]) -> torch.Tensor | None:
+        """Return the norms of this order of these gradients' averages in this round: of gradients with one owner, bit
+        for bit as torch would compute them in this thread. None if they might differ, or if some rank's norms have
+        another order.
+        """
+        wait(self._known)
+        told, how = self._told[:, :-2], self._told[:, -2:]
+        # torch splits a norm among threads, so its bits depend on their number.
+        if not bool((how[:, 0] == order).all()) or (self._whole and bool((how[:, 1] != torch.get_num_threads()).any())):
+            return None
+        norms: torch.Tensor = told.sum(0) if self._whole else torch.linalg.vector_norm(told, order, dim=0)
+        return norms.to(torch.float32)[[slot.place for slot in slots]]
+
+
+class Phases:
+    """Rounds of a module in two phases, under one `decision`. `owners` are those of the gradients; if empty, all ranks
+    own an equal part of each block. `pieces` are the `blocks` as their cut makes them.
+    """
+
+    def __init__(
+        self,
+        issuer: Issuer,
+        slots: Sequence[Slot],
+        blocks: Sequence[ArenaBlock],
+        pieces: Sequence[Block],
+        owners: Sequence[int],
+        decision: Decision,
+        rank: int,
+        ranks: int,
+    ) -> None:
+        self._issuer = issuer
+        self._rank, self._ranks = rank, ranks
+        self._blocks = blocks
+        self._decision = decision
+        self._owners = {block: owners[block.slots[0].place] for block in blocks} if owners else {}
+        self.norms = Norms(issuer, slots, blocks, pieces, owners, rank, ranks)
+        self.reduces: dict[ArenaBlock, JointOperation] = {}
+        """First operation of each block's reduction in this round; made ready once the block is complete."""
+        self.gatherings: dict[ArenaBlock, JointOperation] = {}
+        """Gathering of each block in this round. When it ends, the block has arrived."""
+
+    def _part(self, block: ArenaBlock, rank: int) -> torch.Tensor:
+        """Return the part of a block that a rank owns, all of it or nothing if it has one owner."""
+        rank %= self._ranks
+        if self._owners:
+            return block.data if rank == self._owners[block] else block.data[:0]
+        size = _size(block.data.numel(), self._ranks)
+        return block.data[rank * size : (rank + 1) * size]
 
     def operations(self, norm_order: float = NORM) -> list[JointOperation]:
         """Return a round's operations in order. Its norms are of this order, which may differ between ranks."""
         known = self.norms.begin(norm_order)
         self.gatherings = {block: self._gathering(block) for block in self._blocks}
-        self.reduces = {block: self._reduction(block) for block in self._blocks}
-        reduces = [self.reduces[self._blocks[place]] for place in self._order]
-        return [*reduces, known, *(self.gatherings[self._blocks[place]] for place in self._gathers)]
+        steps = {block: self._steps(block) for block in self._blocks}
+        self.reduces = {block: first for block, (first, *_) in steps.items()}
+        gathers = [self.gatherings[self._blocks[place]] for place in self._decision.gathers]
+        due = sorted(self._due(), key=lambda row: row[2])
+        return [*(steps[self._blocks[place]][step] for place, step, _ in due), known, *gathers]
 
-    def _reduction(self, block: ArenaBlock) -> JointOperation:
-        """Return the operation that sums a block over all ranks, at its owner."""
-        owner, data = self._owners[block], block.data
+    def _due(self) -> Iterator[tuple[int, int, tuple[int, int]]]:
+        """Yield each block's place, each of its steps, and when that step is due: tuples that rise in the sequence.
+
+        If steps of several blocks are due, the oldest block goes first: newer ones may still be generated.
+        """
+        lag = max(1, self._decision.at_once // (self._ranks - 1))
+        for number, place in enumerate(self._decision.order):
+            for step in range(self._ranks - 1):
+                yield place, step, (number + step * lag, -step)
+
+    def _steps(self, block: ArenaBlock) -> list[JointOperation]:
+        """Return the operations that leave the sum of each part at its owner. Each makes the next one ready.
+
+        In the log the last one stands for all.
+        """
+        steps: list[JointOperation] = []
+        after = functools.partial(self._reduced, block)
+        for step in reversed(range(self._ranks - 1)):
+            size_bytes = 0 if steps else block.data.nbytes // 2
+            start, then = self._step(block, step, after)
+            steps.insert(0, JointOperation(start, block.id, size_bytes, then, Phase.REDUCE))
+            after = functools.partial(self._issuer.ready, steps[0])
+        return steps
+
+    def _step(
+        self, block: ArenaBlock, step: int, after: Callable[[], None]
+    ) -> tuple[Callable[[], Any], Callable[[], None]]:
+        """Return the functions that start such an operation and handle its end; the latter calls `after`."""
+        before, next_ = (self._rank - 1) % self._ranks, (self._rank + 1) % self._ranks
+        sent = self._part(block, before - step)
+        summed = self._part(block, before - step - 1)
         received: list[torch.Tensor] = []
-        own = data.numel() if owner == self._rank else 0
 
         def start() -> Any:
-            received.append(data.new_empty(own * self._ranks))
-            sends = [data.numel() if rank == owner else 0 for rank in range(self._ranks)]
-            return self._issuer.groups.all_to_all(received[0], data, [own] * self._ranks, sends, owner)
+            received.append(torch.empty_like(summed))
+            receives = [len(summed) * (rank == before) for rank in range(self._ranks)]
+            sends = [len(sent) * (rank == next_) for rank in range(self._ranks)]
+            return self._issuer.groups.all_to_all(received[0], sent, receives, sends, self._owners.get(block))
 
         def then() -> None:
-            from_all = received.pop()
-            if own:
-                with torch.no_grad():
-                    first, *others = from_all.view(self._ranks, own)
-                    data.copy_(first)
-                    for other in others:
-                        data.add_(other)
-            self.norms.reduced(block)
-            self._issuer.ready(self.gatherings[block])
+            with torch.no_grad():
+                summed.add_(received.pop())
+            after()
 
-        return JointOperation(start, block.id, data.nbytes // 2, then, Phase.REDUCE)
+        return start, then
 
     def _gathering(self, block: ArenaBlock) -> JointOperation:
-        """Return the operation that copies a block from its owner to all ranks."""
-        owner, data = self._owners[block], block.data
-        return JointOperation(
-            lambda: self._issuer.groups.broadcast(data, owner, owner),
-            block.id,
-            data.nbytes // 2,
-            None,
-            Phase.GATHER,
-        )
+        """Return the operation that copies each part of a block from its owner to all ranks."""
+        data, own, owner = block.data, self._part(block, self._rank), self._owners.get(block)
+        size = _size(data.numel(), self._ranks)
+        gathered: list[torch.Tensor] = []
+
+        def start() -> Any:
+            if owner is not None:
+                return self._issuer.groups.broadcast(data, owner, owner)
+            if data.numel() == size * self._ranks:
+                return self._issuer.groups.all_gather(data, own)
+            # An all-gather needs parts of one size.
+            padded = torch.cat([own, own.new_zeros(size - len(own))])
+            gathered.append(data.new_empty(size * self._ranks))
+            return self._issuer.groups.all_gather(gathered[0], padded)
+
+        def then() -> None:
+            if gathered:
+                with torch.no_grad():
+                    data.copy_(gathered.pop()[: data.numel()])
+
+        return JointOperation(start, block.id, data.nbytes // 2, then, Phase.GATHER)
+
+    def _reduced(self, block: ArenaBlock) -> None:
+        """Handle a block once this rank's part is summed, in a thread of torch's."""
+        self.norms.reduced(block)
+        self._issuer.ready(self.gatherings[block])

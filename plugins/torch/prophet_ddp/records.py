@@ -17,7 +17,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from prophet_ddp.environment import environ_of_rank
 from prophet_ddp.terms import TORCH, TORCH_CUT
@@ -34,27 +34,14 @@ from prophet_scheduler.watch.status import Predicted, WorkerName
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from prophet_ddp.grouping import GroupingAgent
     from prophet_scheduler.core.event_record import EventRecord, RecordBuffer
-    from prophet_scheduler.core.network import Network
     from prophet_scheduler.core.plan import Plan
     from prophet_scheduler.core.profile import Profile
-    from prophet_scheduler.core.status import ArmStatus, Observed
-    from prophet_scheduler.learn.profiler import JobProfiler
+    from prophet_scheduler.core.status import Observed
+    from prophet_scheduler.session.session import Session
 
 logger = logging.getLogger("prophet_scheduler")
-
-
-class Learned(Protocol):
-    """Learned values of an agent."""
-
-    @property
-    def profiler(self) -> JobProfiler: ...
-    @property
-    def network(self) -> Network | None: ...
-    @property
-    def arms(self) -> tuple[ArmStatus, ...]: ...
-    @property
-    def tuner_in_words(self) -> str: ...
 
 
 class Decisions:
@@ -99,7 +86,7 @@ class ModuleRecord:
         """Detection of iterations that ask for the norms of all averages before they read any average."""
         self.half = False
         """True if gradients travel in half precision."""
-        self.learner: Learned | None = None
+        self.learner: Session | GroupingAgent | None = None
         self.planned_from: Profile | None = None
         """Profile that the last plan was made from; at the end of the process, the newest profile."""
         self.began_warm = False
@@ -112,8 +99,8 @@ class ModuleRecord:
         self.events: RecordBuffer | None = None
         self.observed: Callable[[], Observed] | None = None
         """Function that returns what was seen of a module that Prophet only observes."""
-        self.observe: Callable[[NDArray[Any]], None] | None = None
-        """Function that processes the events since the last call; None if the process does not report while it runs."""
+        self.observer: Observer | None = None
+        """Observer of the process; None if it does not report on this module while it runs."""
 
     @property
     def barrier(self) -> bool:
@@ -124,8 +111,8 @@ class ModuleRecord:
         """Keep drained events, and report them."""
         if self.events is not None:
             self.events.keep(events)
-        if self.observe is not None:
-            self.observe(events)
+        if self.observer is not None:
+            self.observer.turn(time.monotonic(), events, self.decided.predicted, profile=self.planned_from)
 
 
 class Records:
@@ -134,7 +121,6 @@ class Records:
     def __init__(self, agent_cpu_s: Callable[[], float], wake: Callable[[], None] = lambda: None) -> None:
         self._agent_cpu_s = agent_cpu_s
         self._wake = wake
-        self._observer: Observer | None = None
         self._worker: WorkerName | None = None
         self._ranks = 1
         self._settings: Settings | None = None
@@ -159,21 +145,16 @@ class Records:
         """
         if self._module is not None or self._aside:
             return
-        observes = self.observes_next()
+        observes, told = self.observes_next(), self._settings
         self._module = record
-        if (
-            self._settings is not None
-            and self._settings.events_out is not None
-            and record.decides
-            and record.drain is not None
-        ):
+        if told is not None and told.events_out is not None and record.decides and record.drain is not None:
             record.events = event_buffer()
-        if observes and self._settings is not None:
+        if told is not None and observes:
             number, port = environ_of_rank().get(names.LOCAL_RANK, ""), os.environ.get("MASTER_PORT", "")
             local_rank = int(number) if number.isdecimal() else 0
             self._worker = worker_name("ddp", "torch", rank, workers, local_rank, port)
             self._ranks = ranks
-            self.watch_by(self._settings)
+            self.watch_by(told)
 
     def taken_over(self, record: ModuleRecord, size_bytes: int, backend: str) -> None:
         """Say on the first rank what is scheduled, once all ranks have taken over the first module: gradients of
@@ -189,20 +170,12 @@ class Records:
 
     def watch_by(self, settings: Settings) -> None:
         """From now on make only the reports that these settings ask for, on the followed module."""
-        if self._observer is not None:
-            self._observer.close()
-            self._observer = None
-        if self._worker is not None and self._module is not None:
-            self._observer = Observer.begin(
-                self._worker, settings, self.status, self._wake, all_reduce_ranks=self._ranks
-            )
-            self._module.observe = self._observe if self._observer is not None else None
-
-    def _observe(self, events: NDArray[Any]) -> None:
-        if self._observer is not None and self._module is not None:
-            self._observer.turn(
-                time.monotonic(), events, self._module.decided.predicted, profile=self._module.planned_from
-            )
+        module, worker = self._module, self._worker
+        if module is not None and module.observer is not None:
+            module.observer.close()
+        if module is not None and worker is not None:
+            how = settings, self.status, self._wake
+            module.observer = Observer.begin(worker, *how, all_reduce_ranks=self._ranks)
 
     def stepped_aside(self, why: str, record: ModuleRecord | None = None) -> None:
         """Record that a module has torch's reducer: from its start, or the one of `record` from here on."""
@@ -224,10 +197,10 @@ class Records:
                 module.keep(module.drain())
         except Exception as error:
             logger.warning("Prophet does not have the last events: %s: %s", type(error).__name__, error)
-        if self._observer is not None:
+        if module is not None and module.observer is not None:
             if self._said:
-                self._say_end(self._observer)
-            self._observer.close()
+                self._say_end(module.observer)
+            module.observer.close()
         if self._settings is not None:
             write_records(self._settings, self.status, self._profile, self._events)
 

@@ -6,7 +6,7 @@ when their averages are in `.grad`; reducer.py has the interface that Distribute
 A round is one reduction: it lasts from the first gradient after a synchronised forward pass until all gradients of the
 module are generated, which may take several backward passes. torch's reducer then waits for all averages; here
 backward returns. The average is torch's: a gradient is multiplied by 1 / ranks before it is sent, or scaled as one of
-torch's hooks does (compression.py), and the sum comes back.
+torch's hooks does (comm_hooks.py), and the sum comes back.
 """
 
 from __future__ import annotations
@@ -22,16 +22,14 @@ import torch
 from torch import nn
 
 from prophet_ddp import texts
-from prophet_ddp.arena import DdpArena
-from prophet_ddp.compression import CommHook
+from prophet_ddp.arena import DdpArena, SparseGradients
+from prophet_ddp.comm_hooks import Buckets, CommHook
 from prophet_ddp.control import UNORDERED, Decision
-from prophet_ddp.dividing import Dividing
+from prophet_ddp.dividing import Dividing, Division
 from prophet_ddp.issuer import JointOperation
-from prophet_ddp.pace import ModulePace
-from prophet_ddp.reach import is_cut_off
+from prophet_ddp.progress import ModulePace, Uses, is_cut_off
 from prophet_ddp.records import ModuleRecord
-from prophet_ddp.terms import Channel, ErrorLog, Hardware, NoLog, RoundTerms
-from prophet_ddp.uses import Uses
+from prophet_ddp.terms import Channel, NoLog, RoundTerms
 from prophet_scheduler.core.cut import Block, Cut, blocks_of
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import guards as torch_guards
@@ -44,10 +42,10 @@ from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE, backwa
 from prophet_scheduler.watch import training
 
 if TYPE_CHECKING:
-    from prophet_ddp.buckets import Buckets
+    from prophet_ddp.assembly import OnProcessors
+    from prophet_ddp.ddp_logger import DdpLogger
     from prophet_ddp.events import EventLog
-    from prophet_ddp.phases import Division
-    from prophet_ddp.sparse import SparseGradients
+    from prophet_ddp.nccl import OnGpu
     from prophet_ddp.turns import Turns
     from prophet_scheduler.frontends.torch.trace import ForwardTrace
 
@@ -63,7 +61,7 @@ class ModuleRounds(AwaitedRounds):
         number: int,
         channel: Channel,
         terms: RoundTerms,
-        hardware: Hardware,
+        hardware: OnProcessors | OnGpu,
     ) -> None:
         super().__init__(named, number)
         self.channel = channel
@@ -82,7 +80,7 @@ class ModuleRounds(AwaitedRounds):
         """Trace of forward passes, while it is recorded; else None."""
         self.module: Callable[[], nn.Module | None] = lambda: None
         """Function that returns the wrapped module; None once the module is gone."""
-        self.logger: ErrorLog = NoLog()
+        self.logger: DdpLogger | NoLog = NoLog()
         self.sparse: SparseGradients | None = None
         """Sparse gradients; None if there are none."""
         self.turns: Turns | None = None
@@ -94,12 +92,8 @@ class ModuleRounds(AwaitedRounds):
         self.watch()
 
     @property
-    def barrier(self) -> bool:
-        return super().barrier or self.trace is not None
-
-    @property
-    def learning(self) -> bool:
-        return super().learning or self.trace is not None
+    def tracing(self) -> bool:
+        return self.trace is not None
 
     @property
     def wanted_whole(self) -> bool:
@@ -167,16 +161,6 @@ class ModuleRounds(AwaitedRounds):
         return self.decision if self._first_came is None else None
 
     @property
-    def order(self) -> tuple[int, ...]:
-        """Places of the blocks in the sequence in force; with two phases, in both orders."""
-        return (*self.decision.order, *self.decision.gathers) if self.decision is not None else ()
-
-    @property
-    def divided(self) -> bool:
-        """True if rounds have two phases."""
-        return self.dividing.phases is not None
-
-    @property
     def way(self) -> str:
         """Way of averaging gradients (control.py), now or after the turn of torch's reducer."""
         return self.decision.way if self.decision is not None else UNORDERED
@@ -211,9 +195,9 @@ class ModuleRounds(AwaitedRounds):
         self.uses.vary = self.uses.counted = True
         self._first_came = None
 
-    def average_by(self, hook: CommHook, buckets: Callable[[], Buckets] | None = None) -> str:
-        """Average gradients by this hook from the first round on; all ranks call this. `buckets` makes the Buckets for
-        a hook that depends on them. Return why no rank can, or "". Raises RuntimeError once a round has begun.
+    def average_by(self, hook: CommHook, buckets: Buckets | None = None) -> str:
+        """Average gradients by this hook from the first round on; all ranks call this. `buckets` are for a hook that
+        depends on them. Return why no rank can, or "". Raises RuntimeError once a round has begun.
         """
         if self._arena is not None:
             raise RuntimeError("gradients have already been sent in another type")
@@ -224,7 +208,7 @@ class ModuleRounds(AwaitedRounds):
             why = channel.issuer.connect_apart(channel.control.rank, LEAST_AT_ONCE, lambda: None, self._wait)
             if why:
                 return why
-            self.buckets, self.turns, self.dividing.possible = buckets(), None, False
+            self.buckets, self.turns, self.dividing.possible = buckets, None, False
         self.comm_hook = hook
         return ""
 
@@ -559,13 +543,8 @@ class ModuleRounds(AwaitedRounds):
         assert self._arena is not None
         return self._arena.landed(slot)
 
-    def wait_activity(self, limit_s: float) -> None:
-        try:
-            self.channel.issuer.wait_activity(limit_s)
-        except Exception as error:
-            if self.failed and self.abandon():
-                raise Abandoned(str(error)) from error
-            raise
+    def _wait_wire(self, limit_s: float) -> None:
+        self.channel.issuer.wait_activity(limit_s)
 
     @property
     def failed(self) -> bool:

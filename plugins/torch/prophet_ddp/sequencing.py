@@ -1,23 +1,33 @@
-"""Decisions for one module's wanted blocks: the sequence in which they are issued, and when another one is better.
+"""Decisions for one module's wanted blocks: the sequence in which they are issued, and when another one is better. Also
+predicted times of the ways of averaging besides the usual one.
 
-Rule of this file: pure. It takes estimates and a cut, and makes the decisions that control.py carries to all ranks.
-Times are seconds, sizes bytes.
+Rule of this file: pure. It takes estimates and a cut, and makes the decisions that control.py carries to all ranks. The
+tuner (prophet_scheduler/session/tuner.py) chooses the next way. Times are seconds, sizes bytes.
+
+Usually blocks are all-reduced. In a job that clips by the total norm they may go in two phases (phases.py). torch's own
+reducer, with its own buckets or small ones, may be the fastest if iterations are short or nothing waits for the wire.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from prophet_ddp.control import Decision
-from prophet_scheduler.core.arena import completions_at, generations_at
-from prophet_scheduler.core.cut import Block, Cut
+from prophet_ddp.control import TWO_PHASES, Decision
+from prophet_ddp.dividing import AT_ONCE, Division, orders_of
+from prophet_ddp.terms import SMALL_CUT, TORCH, TORCH_CUT, bucket_bytes_of
+from prophet_scheduler.core.arena import completions_at, generations_at, profile_under
+from prophet_scheduler.core.choice import Choice, Question
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Block, Cut
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.learn.ranks import ranks_under
+from prophet_scheduler.policies.algorithms.chooser import SIZES
+from prophet_scheduler.policies.algorithms.collective import ArrivalOrder
 from prophet_scheduler.policies.algorithms.sequence import (
+    LEAST_AT_ONCE,
     MOST_AT_ONCE,
     IssueOrder,
     iteration_s,
@@ -25,30 +35,16 @@ from prophet_scheduler.policies.algorithms.sequence import (
     operations_at_once,
     play_sequence,
 )
+from prophet_scheduler.policies.algorithms.stock import stock_iteration_s
 
 if TYPE_CHECKING:
-    from prophet_ddp.phases import Division
+    from prophet_ddp.rounds import ModuleRounds
     from prophet_scheduler.learn.serial import SerialMonitor
     from prophet_scheduler.policies.algorithms.collective import CollectivePolicy
     from prophet_scheduler.session.messages import Basis
 
 BETTER = 0.005
 """Minimum predicted saving that another sequence must bring, as a share of the iteration."""
-
-
-class BlockLayout(Protocol):
-    """Gradients of a module on all its `ranks`, as needed to cut them."""
-
-    @property
-    def ranks(self) -> int: ...
-
-    def blocks_under(self, cut: Cut, /) -> list[Block]:
-        """Return the blocks that this cut would make."""
-        ...
-
-    def division(self, cut: Cut, /) -> Division:
-        """Return how two phases would divide this cut."""
-        ...
 
 
 class Sequencer:
@@ -77,11 +73,11 @@ class Sequencer:
             return later and at_rest
         return later or self._pace_s(cut) is not None
 
-    def first(self, layout: BlockLayout, cut: Cut, basis: Basis) -> Decision:
+    def first(self, layout: ModuleRounds, cut: Cut, basis: Basis) -> Decision:
         """Return the decision for blocks of which none has been sent."""
         return self._sequence(layout, cut, basis).decision(basis.network)
 
-    def decide(self, layout: BlockLayout, cut: Cut, divides: bool, basis: Basis) -> Decision:
+    def decide(self, layout: ModuleRounds, cut: Cut, divides: bool, basis: Basis) -> Decision:
         """Return the decision for blocks of this cut, on a network as fast as they were lately; in two phases if it
         `divides`.
         """
@@ -89,7 +85,7 @@ class Sequencer:
             return self._divided(layout, cut, basis)
         return self._sequence(layout, cut, self._as_paced(cut, basis)).decision(basis.network)
 
-    def better(self, layout: BlockLayout, held: Decision, basis: Basis) -> Decision | None:
+    def better(self, layout: ModuleRounds, held: Decision, basis: Basis) -> Decision | None:
         """Return another sequence of the same blocks if it is better now, or if the delay has changed; else None."""
         self._looked_at = held.cut
         if held.gathers:
@@ -103,9 +99,7 @@ class Sequencer:
         wanted = present.decision(basis.network)
         return wanted if abs(wanted.at_once - held.at_once) > 1 else None
 
-    def _divided(self, layout: BlockLayout, cut: Cut, basis: Basis) -> Decision:
-        from prophet_ddp.phases import AT_ONCE, orders_of
-
+    def _divided(self, layout: ModuleRounds, cut: Cut, basis: Basis) -> Decision:
         division = layout.division(cut)
         sequence = self._blocks(layout, division.cut, basis.profile)
         rows = zip(sequence.profile.gradient_ids, sequence.profile.gradients, strict=True)
@@ -132,12 +126,12 @@ class Sequencer:
             return basis
         return replace(basis, network=replace(network, bandwidth=size_bytes / (pace_s - network.overhead_s)))
 
-    def _sequence(self, layout: BlockLayout, cut: Cut, basis: Basis) -> BlockSequence:
+    def _sequence(self, layout: ModuleRounds, cut: Cut, basis: Basis) -> BlockSequence:
         sequence = self._blocks(layout, cut, basis.profile)
         plan = self._policy.ordered(sequence.profile, basis.network, basis.jitter_s, barrier=basis.barrier)
         return replace(sequence, issued=make_sequence(sequence.profile, basis.network, plan))
 
-    def _blocks(self, layout: BlockLayout, cut: Cut, profile: Profile) -> BlockSequence:
+    def _blocks(self, layout: ModuleRounds, cut: Cut, profile: Profile) -> BlockSequence:
         blocks = layout.blocks_under(cut)
         if self._policy.learns_order:
             before = self._ranks[1] if self._ranks[0] == cut else {}
@@ -203,3 +197,35 @@ def profile_of(blocks: Sequence[Block], profile: Profile, ranks: Mapping[int, in
         for block, generation_s in zip(blocks, generations, strict=True)
     ]
     return Profile(profile.name, tuple(rows), tuple(block.id for block in blocks))
+
+
+def two_phases(question: Question, divide: Callable[[Cut], Division]) -> Iterator[Choice]:
+    """Yield choices with two phases, by block size.
+
+    The program waits for the first phase, which sends half of the bytes. Forward hides as much of the second phase as
+    forward itself takes. All ranks wait for the one that owns the most.
+    """
+    profile, network = question.profile, question.network
+    twice = replace(network, bandwidth=2 * network.bandwidth)
+    for size in SIZES:
+        if size > max(profile.total_bytes, SIZES[0]):
+            break
+        cut = Cut.uniform(size)
+        blocks = profile_under(profile, cut)
+        plan = ArrivalOrder().plan(blocks, twice)
+        reduced_s = iteration_s(blocks, make_sequence(blocks, twice, plan), barrier=True)
+        gathered_s = sum(twice.transfer_s(block.size_bytes) for block in blocks.gradients)
+        division = divide(cut)
+        idle_s = (division.imbalance - 1) * profile.total_bytes / network.bandwidth
+        if not division.owners:  # The last blocks arrive together, and forward still has to use them.
+            idle_s += LEAST_AT_ONCE * profile.forward_s * min(1.0, size / profile.total_bytes)
+        late_s = max(0.0, gathered_s - profile.forward_s)
+        yield Choice(cut, 2 * size, reduced_s + late_s + idle_s, TWO_PHASES)
+
+
+def torch_reducer(question: Question) -> Iterator[Choice]:
+    """Yield choices with torch's own reducer, whose blocks are buckets."""
+    profile, network, ranks = question.profile, question.network, question.shape.workers
+    for cut in (TORCH_CUT, SMALL_CUT):
+        predicted_s = stock_iteration_s(profile, network, ranks, bucket_bytes_of(cut) or None)
+        yield Choice(cut, MOST_BLOCK_BYTES, predicted_s, TORCH, warms_up=True)

@@ -17,18 +17,18 @@ import itertools
 import os
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from prophet_ddp import compression, ends, meeting
-from prophet_ddp.agent import Agents, ModuleAgent, WatchingAgent
+from prophet_ddp import comm_hooks, ends, meeting
+from prophet_ddp.agent import WatchingAgent, agents, records
+from prophet_ddp.arena import SparseGradients
 from prophet_ddp.assembly import CPU, assemble, deciding_agent, profile_in
 from prophet_ddp.ddp_logger import DdpLogger
 from prophet_ddp.environment import settings_for
 from prophet_ddp.meeting import LostRank, met
-from prophet_ddp.records import Records
 from prophet_ddp.reducer import LateReducer, wait_before_callbacks
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.turns import Turns, make_torch_reducer
@@ -45,29 +45,23 @@ from prophet_scheduler.frontends.torch.optimizer import OLDEST_TORCH
 from prophet_scheduler.frontends.turning import tend_heap
 from prophet_scheduler.policies import policy_from_environ
 
-if TYPE_CHECKING:
-    from prophet_ddp.buckets import Buckets
-
 RPC = "an RPC agent runs, and distributed autograd keeps its gradients elsewhere than in .grad"
 KEEPS = "torch's reducer"
 """Prefix of the announcement of a rank that keeps torch's reducer."""
 
-_agents = Agents()
-_records = Records(lambda: _agents.busy_s, lambda: _agents.wake())
 _taken: weakref.WeakSet[Any] = weakref.WeakSet()
 """Modules taken over. One with operations in flight stays alive until they have ended, even if it was dropped."""
-_installed = False
 _numbers = itertools.count(1)
 
 
 @functools.cache
 def settings() -> Settings:
     """Return this process's settings; a wrong one ends the process."""
-    return settings_for("DistributedDataParallel", _check_policy, require_records, profile_in)
 
+    def check_policy(told: Settings) -> None:
+        policy_from_environ(told.policy, os.environ, told.partition_bytes or DEFAULT_PARTITION_BYTES)
 
-def _check_policy(told: Settings) -> None:
-    policy_from_environ(told.policy, os.environ, told.partition_bytes or DEFAULT_PARTITION_BYTES)
+    return settings_for("DistributedDataParallel", check_policy, require_records, profile_in)
 
 
 def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
@@ -77,7 +71,7 @@ def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
     group: dist.ProcessGroup = ddp.process_group
     if group.size() == 1:
         return
-    _records.begin(told)  # Written last, when nothing is in flight.
+    records.begin(told)  # Written last, when nothing is in flight.
     speaks(group.rank() == 0)
     label = _label_of(ddp)
     try:
@@ -86,7 +80,7 @@ def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
         why = str(error)
     if why:
         warn_once(f"{label} keeps DistributedDataParallel as it is: {why}")
-        _records.stepped_aside(why)
+        records.stepped_aside(why)
         _give_back(ddp)
 
 
@@ -133,7 +127,7 @@ def _replace_everywhere(ddp: Any, told: Settings, group: dist.ProcessGroup, labe
         if text:
             return f"rank {rank} says that {text}"
     size_bytes = sum(param.numel() * param.element_size() for _, param in named)
-    _records.taken_over(ddp.reducer.rounds.record, size_bytes, str(dist.get_backend(group)))
+    records.taken_over(ddp.reducer.rounds.record, size_bytes, str(dist.get_backend(group)))
     return ""
 
 
@@ -177,17 +171,13 @@ def why_not(ddp: Any, group: dist.ProcessGroup, told: Settings) -> str | None:
         return "a parameter is not of a real floating-point type"
     if any(hasattr(param, "_in_backward_optimizers") for param in parameters):
         return "an optimizer runs within backward"
-    if _rpc_runs():
+    rpc: Any = dist.rpc
+    if rpc.is_available() and rpc.api._is_current_rpc_agent_set():
         return RPC
     changed = _changed_methods(type(ddp))
     if changed:
         return f"{type(ddp).__name__} has methods of its own: {', '.join(changed)}"
     return None
-
-
-def _rpc_runs() -> bool:
-    rpc: Any = dist.rpc
-    return rpc.is_available() and bool(rpc.api._is_current_rpc_agent_set())
 
 
 def _changed_methods(kind: type) -> list[str]:
@@ -227,10 +217,9 @@ def _replace(
     ddp: Any, told: Settings, group: dist.ProcessGroup, named: Sequence[tuple[str, torch.Tensor]], store: Any
 ) -> None:
     decides = group.rank() == 0
-    observes = _records.observes_next()
+    observes = records.observes_next()
     heard = decides or observes
-    parts = assemble(ddp, told, group, named, number=met(), store=store, heard=heard)
-    rounds = parts.rounds
+    rounds = assemble(ddp, told, group, named, number=met(), store=store, heard=heard)
     ddp.logger = DdpLogger(rounds, ddp.logger, ddp)
     ddp.reducer = LateReducer(rounds, ddp.logger, functools.partial(_hand_back, weakref.ref(ddp)))
     _taken.add(ddp)
@@ -240,18 +229,14 @@ def _replace(
     rounds.record.decides = decides
     rounds.record.drain = rounds.log.drain if heard else None
     if heard:
-        agent = deciding_agent(parts, told) if decides else WatchingAgent(rounds)
-        if isinstance(agent, ModuleAgent):
-            agent.hurry = _agents.wake
-        _agents.add(agent)
+        agent = deciding_agent(rounds, told) if decides else WatchingAgent(rounds)
+        agents.add(agent)
     sparse = _parameters(ddp, sparse=True)
     if sparse:
-        from prophet_ddp.sparse import SparseGradients  # Few jobs need it.
-
         rounds.sparse = SparseGradients(sparse, group)
-    elif parts.may_leave:
+    elif rounds.terms.may_leave:
         rounds.turns = Turns(ddp, rounds, _give_back_faster)
-    _records.follow(rounds.record, dist.get_rank(), dist.get_world_size(), group.size())
+    records.follow(rounds.record, dist.get_rank(), dist.get_world_size(), group.size())
 
 
 def _give_back(ddp: Any, bucket_bytes: int = 0) -> None:
@@ -278,16 +263,13 @@ def _hand_back(module: weakref.ref[Any], why: str) -> Any:
 
 
 def _give_back_faster(ddp: Any, why: str, bucket_bytes: int) -> None:
-    _records.given_back(why, ddp.reducer.rounds.record)
+    records.given_back(why, ddp.reducer.rounds.record)
     _give_back(ddp, bucket_bytes)
 
 
+@functools.cache
 def _install() -> None:
     """Install the other patches, once per process."""
-    global _installed
-    if _installed:
-        return
-    _installed = True
     ddp_class: Any = torch.nn.parallel.DistributedDataParallel
     for name, why in (
         ("join_hook", "join() is used"),  # by torch's Join, too
@@ -319,14 +301,8 @@ def _all_plain(why: str) -> None:
 def _plain(ddp: Any, why: str) -> None:
     if ddp in _taken:
         warn_once(f"{ddp.reducer.rounds.label} goes on with DistributedDataParallel as it is: {why}")
-        _records.stepped_aside(why, ddp.reducer.rounds.record)
+        records.stepped_aside(why, ddp.reducer.rounds.record)
         _give_back(ddp)
-
-
-def _buckets(ddp: Any, hook: Any, state: object) -> Buckets:
-    from prophet_ddp.buckets import Buckets  # Few jobs need it.
-
-    return Buckets(hook, state, ddp.logger.buckets)
 
 
 def _watch_comm_hooks(ddp_class: Any) -> None:
@@ -338,11 +314,11 @@ def _watch_comm_hooks(ddp_class: Any) -> None:
         if self in _taken:
             self._check_comm_hook(hook)  # torch does this first, too: the hook may be anything.
             rounds: ModuleRounds = self.reducer.rounds
-            known = compression.known(hook)
+            known = comm_hooks.known(hook)
             begun = rounds.begun or rounds.comm_hook is not None
             why = " after the first ones have left" if known is not None and begun else ""
-            if known is not None and not (begun or rounds.sparse) and compression.group_of(state) is self.process_group:
-                refusal = rounds.average_by(known, functools.partial(_buckets, self, hook, state))
+            if known is not None and not (begun or rounds.sparse) and comm_hooks.group_of(state) is self.process_group:
+                refusal = rounds.average_by(known, comm_hooks.Buckets(hook, state, self.logger.buckets))
                 why = f", and {refusal}"
                 if not refusal:
                     self.logger._set_comm_hook_name(hook.__qualname__)

@@ -1,22 +1,19 @@
-"""Terms of a module's rounds: how blocks travel, what is fixed before the first round, and the hardware.
+"""Terms of a module's rounds: how blocks travel, and what is fixed before the first round.
 
-Rule of this file: values and interfaces only. assembly.py makes them, and rounds.py uses them.
+Rule of this file: values only. assembly.py makes them, and rounds.py uses them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-import torch
-
-from prophet_ddp.arena import DdpArena
 from prophet_ddp.control import Control
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
-from prophet_scheduler.frontends.torch.streams import Streams
+from prophet_scheduler.core.network import Probe
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
 
 if TYPE_CHECKING:
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
 
 MOST_EXACT = 2
 """Maximum number of ranks whose sums are the same in any order. Up to it each gradient has one owner in two phases,
-which tells its norm to the last bit. With more ranks all own an equal part of each block (ring.py)."""
+which tells its norm to the last bit. With more ranks all own an equal part of each block (phases.py)."""
 TORCH = "torch's reducer"
 """Way of averaging while torch's own reducer has its turn (turns.py)."""
 TORCH_CUT = Cut.uniform(MOST_BLOCK_BYTES)
@@ -44,9 +41,10 @@ def bucket_bytes_of(cut: Cut | None) -> int:
 
 @dataclass(frozen=True)
 class Channel:
-    """Path of a module's blocks, and its log; `ranks` ranks share its process group. `loss(error, iteration)` returns a
-    line on why no average will arrive any more, from an error of the issuer's. `others(iteration)` tells the other
-    ranks that this one waits in an iteration, and returns a phrase on those that do not.
+    """Path of a module's blocks, and its log; `ranks` ranks share its process group, `members` by number in the job.
+    `loss(error, iteration)` returns a line on why no average will arrive any more, from an error of the issuer's.
+    `others(iteration)` tells the other ranks that this one waits in an iteration, and returns a phrase on those that do
+    not. `alone` is the duration of a lone operation, if known.
     """
 
     issuer: Issuer
@@ -55,6 +53,8 @@ class Channel:
     ranks: int
     loss: Callable[[str, int], str]
     others: Callable[[int], str]
+    members: Sequence[int] = ()
+    alone: Probe | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ class RoundTerms:
     parameter may get several gradients in a backward pass. `arranges`: from the second round on the arena has gradients
     in the order in which the first round generated them, the last one first; registration only hints at that order.
     `divides`: rounds may have two phases (phases.py). `in_place`: all gradients of a parameter use the same memory, as
-    with gradient_as_bucket_view, so one that the program kept gets the values of the next.
+    with gradient_as_bucket_view, so one that the program kept gets the values of the next. `adapts`: the cut may
+    change. `may_leave`: torch's reducer is tried as well, and gets the module back if it is faster.
     """
 
     first_cut: Callable[[Sequence[int]], Cut]
@@ -78,34 +79,8 @@ class RoundTerms:
     arranges: bool = False
     divides: bool = False
     in_place: bool = False
-
-
-class Hardware(Protocol):
-    """Hardware that a module's parameters are on: processors, or a GPU."""
-
-    def streams(self, device: torch.device, /) -> Streams:
-        """Return the streams of the parameters on this device."""
-        ...
-
-    @property
-    def arena(self) -> Callable[..., DdpArena]:
-        """Return the function that makes the arena of a module."""
-        ...
-
-
-class ErrorLog(Protocol):
-    """Logger of a module, as its rounds use it."""
-
-    times: IterationTimes | None
-    """Times of this iteration; None if it is not timed."""
-
-    def set_error_and_log(self, error: str, /) -> None:
-        """Record the error that ended a pass."""
-        ...
-
-    def copied_back(self) -> Sequence[int]:
-        """Return the registered parameters, by place, in the order in which torch's reducer copies averages back."""
-        ...
+    adapts: bool = False
+    may_leave: bool = False
 
 
 class NoLog:

@@ -14,10 +14,9 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from prophet_ddp.autoload import call_after_import, takeover_in
-from prophet_scheduler.frontends.ending import raise_if_handlers
+from prophet_ddp.autoload import OFF, call_after_import, takeover_in
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
-from prophet_scheduler.frontends.notices import logger
+from prophet_scheduler.frontends.notices import warning_instead
 
 FUNCTIONS = {
     "torch.distributed.fsdp._fully_shard._fully_shard": "fully_shard",
@@ -37,11 +36,8 @@ def stand_behind(function: str, defining: ModuleType) -> None:
         sharded = original(module, *args, **kwargs)
         if takeover is not None:
             first = sharded[0] if isinstance(sharded, list) else sharded  # A list has one state.
-            try:
+            with warning_instead(OFF):
                 takeover.take_over(first, takeover.settings())
-            except Exception as error:
-                raise_if_handlers(error)
-                logger.warning("Prophet stays off: %s: %s", type(error).__name__, error)
         return sharded
 
     for name, place in list(sys.modules.items()):

@@ -21,10 +21,12 @@ from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGath
 
 from prophet_fsdp.order import order_of
 from prophet_fsdp.rounds import Begun, rounds_of
-from prophet_fsdp.says import Iterations
-from prophet_fsdp.stages import Reduction, Stage, between_replicas
-from prophet_fsdp.wire import ShardTransfer, ShardWire
+from prophet_fsdp.turns import OwnTurns
+from prophet_fsdp.wire import Reduction, ShardTransfer, ShardWire, Stage, between_replicas
+from prophet_scheduler.frontends import lines
+from prophet_scheduler.frontends.ending import at_end
 from prophet_scheduler.frontends.torch.references import in_backward
+from prophet_scheduler.watch.meter import Periods
 
 GATHERS, REDUCES = range(2)
 """Urgency. The next computation waits for an all-gather. Of reductions, those of the modules that come first in forward
@@ -34,19 +36,40 @@ MOST_INPUTS = 4
 """Maximum number of modules whose gradients wait in memory for the wire. FSDP2 alone keeps one."""
 
 
-class Members:
-    """Ranks of the wire, and torch's groups that have the same ranks."""
+class Iterations:
+    """Iterations of a sharding group of `ranks` ranks under this policy: each is a forward pass and the backward pass
+    that follows. A line after the first one tells what is scheduled, and one at the end how long they took.
+    """
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
-        self._ranks = dist.get_process_group_ranks(group)
-        self.rank, self.ranks = group.rank(), group.size()
-        self._alike: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+    def __init__(self, ranks: int, policy: str) -> None:
+        self._ranks = ranks
+        self._policy = policy
+        self._periods = Periods()
+        self._forward = False
+        self._moved_bytes = self._count = 0
+        self.turns: OwnTurns | None = None
+        """Turns of FSDP2's own collectives, of the group's first model."""
 
-    def are_of(self, group: dist.ProcessGroup) -> bool:
-        """Return True if the group has the wire's ranks, in the same order."""
-        if group not in self._alike:
-            self._alike[group] = dist.get_process_group_ranks(group) == self._ranks
-        return self._alike[group]
+    def moves(self, size_bytes: int) -> None:
+        """Record a collective of this size, in a forward or a backward pass."""
+        self._forward |= not in_backward()
+        if not self._count:
+            self._moved_bytes += size_bytes
+
+    def backward_ends(self, now: float) -> None:
+        """Record the end of a model's part of a backward pass; only the first end after a forward pass counts."""
+        if not self._forward:
+            return
+        self._forward = False
+        self._count += 1
+        self._periods.add([now])
+        if self._count == 1:
+            lines.begins("FSDP2 over gloo", f"{self._ranks} ranks", self._moved_bytes, self._policy)
+            at_end(self._ends)
+
+    def _ends(self) -> None:
+        assert self.turns is not None
+        lines.ends(self._count, self._periods.spread(), self.turns.words)
 
 
 class SharedRounds:
@@ -57,21 +80,29 @@ class SharedRounds:
         self.tries_own = tries_own
         self.iterations: Iterations | None = None
         """Iterations to report; None if this rank reports none."""
-        self.members = Members(group)
+        self._ranks = dist.get_process_group_ranks(group)
+        self._rank = group.rank()
+        self._served: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self.inputs: list[tuple[int, ShardTransfer]] = []
         """Reductions whose gradients may still be in memory, with their urgency."""
 
+    def serves(self, group: dist.ProcessGroup) -> bool:
+        """Return True if a group of torch's has the wire's ranks, in the same order."""
+        if group not in self._served:
+            self._served[group] = dist.get_process_group_ranks(group) == self._ranks
+        return self._served[group]
+
     def exchange(self, own: torch.Tensor) -> torch.Tensor:
         """Send `own` to all ranks of the group, and return every rank's, stacked. Raises the wire's error."""
-        every = own.new_zeros(self.members.ranks, *own.shape)
-        every[self.members.rank] = own
+        every = own.new_zeros(len(self._ranks), *own.shape)
+        every[self._rank] = own
         self.wire.wait(self.wire.gather(every, GATHERS, 0))
         return every
 
     def moves(self, size_bytes: int) -> None:
         """Record that this many bytes are on their way."""
         if self.iterations is not None:
-            self.iterations.moves(size_bytes, in_backward())
+            self.iterations.moves(size_bytes)
 
     def make_room(self) -> None:
         """Wait until few enough gradients are in memory, for the most urgent reduction first: it arrives first."""
@@ -108,7 +139,7 @@ class Gather(DefaultAllGather):
         group: dist.ProcessGroup,
         async_op: bool = False,
     ) -> Any:
-        if not self._shared.members.are_of(group):
+        if not self._shared.serves(group):
             return super().__call__(output_tensor, input_tensor, group, async_op)
         self._shared.moves(output_tensor.nbytes)
         module: Any = self._module()
@@ -153,7 +184,7 @@ class Reduce(DefaultReduceScatter):
     ) -> Any:
         self._reduced = None
         parts = self._parts
-        if parts is None or not parts.members.are_of(group) or op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
+        if parts is None or not parts.serves(group) or op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
             return super().__call__(output_tensor, input_tensor, group, op, async_op)
         parts.moves(input_tensor.nbytes)
         average = op == dist.ReduceOp.AVG
@@ -185,7 +216,7 @@ class Reduce(DefaultReduceScatter):
         """Do FSDP2's all-reduce between replicas. Return False if torch has to; `tensor` then has its whole input."""
         reduced, self._reduced = self._reduced, None
         replicas = self._replicas
-        if replicas is None or not replicas.members.are_of(group) or op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
+        if replicas is None or not replicas.serves(group) or op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
             if reduced is not None:
                 _, stage, result = reduced
                 Reduction([stage]).wait()

@@ -20,11 +20,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 
-from prophet_ddp.observing import LONGEST_PAUSE_S, NEWEST, TOLD_EACH, ObservedModel, does_not_observe, settings
+from prophet_ddp.observing import LONGEST_PAUSE_S, NEWEST, NO_EVENTS, NOT_OBSERVED, TOLD_EACH, ObservedModel, settings
 from prophet_scheduler.core.settings import Settings
 from prophet_scheduler.core.status import Observed
 from prophet_scheduler.core.units import format_size
-from prophet_scheduler.frontends.ending import raise_if_handlers, say
+from prophet_scheduler.frontends.ending import say
+from prophet_scheduler.frontends.notices import warning_instead
 from prophet_scheduler.frontends.torch.references import in_backward
 from prophet_scheduler.learn.observed import BackwardPass, Collective, ShardedIterations, in_forward_order, message_s
 
@@ -45,7 +46,7 @@ _watch: ShardedWatch | None = None
 def take_over(module: Any, told: Settings) -> None:
     """Watch the modules that `fully_shard` makes from now on. What they do does not change."""
     global _watch
-    try:
+    with warning_instead(NOT_OBSERVED):
         state = module._get_fsdp_state()
         if _watch is None and state._fsdp_param_groups:
             mesh = state._fsdp_param_groups[0].mesh_info.mesh.mesh.flatten().tolist()
@@ -55,9 +56,6 @@ def take_over(module: Any, told: Settings) -> None:
             _watch.begin(told)
         if _watch is not None:
             _watch.follow(module)
-    except Exception as error:
-        raise_if_handlers(error)
-        does_not_observe(error)
 
 
 class ShardedWatch(ObservedModel):
@@ -139,7 +137,7 @@ class ShardedWatch(ObservedModel):
             self._said = True
         if self._looks:
             self._tell()
-        self._report()
+        self._record.keep(NO_EVENTS)
 
     def observed(self) -> Observed:
         """Return everything seen so far. Thread-safe."""

@@ -18,19 +18,18 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
+from prophet_ddp.agent import WatchingAgent, agents, records
 from prophet_ddp.events import EventLog
 from prophet_ddp.records import ModuleRecord
-from prophet_fsdp import watching
 from prophet_fsdp.order import order_of
-from prophet_fsdp.says import Iterations
-from prophet_fsdp.stages import Reduction, Stage
 from prophet_fsdp.turns import OwnTurns
-from prophet_fsdp.wire import ShardWire
+from prophet_fsdp.wire import Reduction, ShardWire, Stage
 from prophet_scheduler.frontends.ending import raise_if_handlers, say
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
@@ -39,8 +38,10 @@ from prophet_scheduler.frontends.torch.awaited import AwaitedRounds
 from prophet_scheduler.frontends.torch.life import END, FORGET, PROMISE, PROMISED, move
 from prophet_scheduler.frontends.torch.probation import Probation
 from prophet_scheduler.frontends.torch.streams import streams_of
-from prophet_scheduler.frontends.torch.updates import Abandoned
 from prophet_scheduler.watch import training
+
+if TYPE_CHECKING:
+    from prophet_fsdp.collectives import Iterations
 
 Exchange = Callable[[Sequence[float]], Sequence[Sequence[float]]]
 """Function that sends this rank's numbers to all ranks, and returns every rank's."""
@@ -320,7 +321,7 @@ class ShardRounds(AwaitedRounds):
         """Record that FSDP2's own collectives keep the model for good, and say so on the first rank."""
         own_s, late_s = (f"{seconds:.3g} s" for seconds in self.turns.measured[:2])
         text = f"an iteration takes {own_s} with them and {late_s} under Prophet"
-        watching.given_back(text, self.record)
+        records.given_back(text, self.record)
         if self.says:
             say(f"{self.label} has FSDP2's own collectives from now on: {text}")
 
@@ -343,14 +344,9 @@ class ShardRounds(AwaitedRounds):
         assert isinstance(slot, ShardSlot)
         return slot.reduction.there
 
-    def wait_activity(self, limit_s: float) -> None:
-        try:
-            for wire in self._wires:
-                wire.wait_activity(limit_s if len(self._wires) == 1 else min(limit_s, SEVERAL_LIMIT_S))
-        except Exception as error:
-            if self.abandon():
-                raise Abandoned(str(error)) from error
-            raise
+    def _wait_wire(self, limit_s: float) -> None:
+        for wire in self._wires:
+            wire.wait_activity(limit_s if len(self._wires) == 1 else min(limit_s, SEVERAL_LIMIT_S))
 
     def progress(self) -> object:
         return [wire.ended for wire in self._wires]
@@ -413,5 +409,17 @@ def rounds_of(module: Any, begin: bool) -> ShardRounds | None:
         exchange = _exchange_of([group._reduce_scatter_comm.shared for group in ours])
         made = _rounds[context] = ShardRounds(params, context.all_states[0]._modules[0], exchange)
         _expected.difference_update(module for state in context.all_states for module in state._modules)
-        watching.follow(made, max(group.mesh_info.mesh.size() for group in ours))
+        _watch(made, max(group.mesh_info.mesh.size() for group in ours))
     return _rounds.get(context)
+
+
+def _watch(rounds: Any, ranks: int) -> None:
+    """Report on the process's first model from now on, on each rank: nothing is learned. It is sharded over, or
+    replicated on, `ranks` ranks.
+    """
+    rounds.record.decides = dist.get_rank() == 0
+    if records.observes_next():
+        rounds.log.reopen()
+        rounds.record.drain = rounds.log.drain
+        agents.add(WatchingAgent(rounds))
+    records.follow(rounds.record, dist.get_rank(), dist.get_world_size(), ranks)

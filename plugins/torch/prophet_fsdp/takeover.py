@@ -12,7 +12,6 @@ from __future__ import annotations
 import datetime
 import functools
 import os
-import sys
 import weakref
 from typing import Any
 
@@ -21,15 +20,15 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 
+from prophet_ddp.agent import records
+from prophet_ddp.ends import FAILED_PATIENCE_S, STILL_LIMIT_S, is_failing
 from prophet_ddp.environment import own_host, settings_for
 from prophet_ddp.lost_ranks import ended_rank
 from prophet_ddp.meeting import LostRank, agree_or_end
 from prophet_ddp.wide_gloo import backend_on_processors, wide_group
-from prophet_fsdp import watching
-from prophet_fsdp.collectives import Gather, Reduce, SharedRounds, stand_behind_all_reduce
+from prophet_fsdp.collectives import Gather, Iterations, Reduce, SharedRounds, stand_behind_all_reduce
 from prophet_fsdp.order import order_of
 from prophet_fsdp.rounds import expect, makes_gradients, name_of
-from prophet_fsdp.says import Iterations
 from prophet_fsdp.wire import ShardGroups, ShardWire
 from prophet_scheduler import __version__
 from prophet_scheduler.core.settings import Settings
@@ -44,10 +43,6 @@ SILENT = "has not called fully_shard, or not under Prophet,"
 """What messages say about a silent rank."""
 BLOCK_BYTES = 512 * 1024
 """Default size of a block. A more urgent all-gather has to wait for a few of them."""
-FAILED_PATIENCE_S = 5.0
-"""Maximum wait of a failing process for its data to leave, in seconds."""
-STILL_LIMIT_S = 2.0
-"""Maximum wait at the end of the process for operations to finish or fail, in seconds."""
 KEEPS = "FSDP2's own collectives"
 """Prefix of the announcement of a rank that keeps them."""
 AVERAGES = (
@@ -79,10 +74,10 @@ def take_over(module: Any, told: Settings) -> None:
     if not state._fsdp_param_groups:
         return
     speaks(_is_first(state))
-    watching.begin(told)
+    records.begin(told)
     if why := why_not(state):
         warn_once(f"{name_of(module)} keeps {KEEPS}: {why}")
-        watching.stepped_aside(why)
+        records.stepped_aside(why)
         return
     (group,) = state._fsdp_param_groups
     parts, replicas = _shared_by(*_groups(group.mesh_info), told)
@@ -172,7 +167,7 @@ def _share(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
 
 def _keep(why: str) -> None:
     warn_once(f"FSDP2 keeps its own collectives: {why}")
-    watching.stepped_aside(why)
+    records.stepped_aside(why)
 
 
 def _connect(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
@@ -241,7 +236,7 @@ def _close_unused() -> None:
 
 def _process_ends() -> None:
     """Send what other ranks may still wait for. A failing process does not wait for long."""
-    failing = sys.exc_info()[1] is not None or getattr(sys, "last_value", None) is not None
+    failing = is_failing()
     patience_s = FAILED_PATIENCE_S if failing else None
     for wire in (*_wires, *_wires):  # Twice: an arrival on one wire may start a stage on another.
         if not wire.quiet(patience_s) and failing:

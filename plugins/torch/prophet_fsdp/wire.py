@@ -4,8 +4,17 @@ Rule of this file: from tensors to blocks that travel, and back. It knows no mod
 decides what is urgent.
 
 Collectives here are made of sends and receives, so a reduce-scatter costs half the bytes of gloo's, which is an
-all-reduce inside. Each rank sends part r to rank r, and sums what it receives in the order of ranks. If ranks share
-hosts, other ranks pass on parts, or sums of them (routes.py).
+all-reduce inside. Each rank sends part r to rank r, and sums what it receives in the order of ranks.
+
+If ranks share hosts, each part crosses a host's link once. It goes from its owner to each other rank of the owner's
+host, and to one rank of each other host: the relay, which passes it on there. A part that is summed goes the same way
+back, so each host's ranks are summed first. Parts of one host's ranks have different relays, as far as there are enough
+ranks. If no two ranks share a host, or all do, each part goes straight to everybody.
+
+A reduction between replicas may have several *stages*, each a collective. On each rank a stage starts once the one
+before it has arrived there. So a program may read a gradient on one rank alone. All ranks reserve the numbers of all
+blocks when the reduction starts, in the order of the program. Two replicas send each other everything. More replicas
+reduce one part each and gather them, which sends fewer bytes.
 
 The receiver decides the order. Gloo sends a block once its receiver has announced that it waits for the block. So a
 rank hands over all its outgoing blocks at once, and requests a few blocks at a time from each other rank: those of the
@@ -27,17 +36,17 @@ from __future__ import annotations
 import datetime
 import functools
 import heapq
+import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from prophet_ddp.events import EventLog
-from prophet_fsdp.routes import routes_of
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.frontends.threads import OWN
 from prophet_scheduler.frontends.torch.recording import unrecorded
@@ -50,10 +59,30 @@ fewer in flight, unless it is far ahead.
 """
 MOST_TAG = 2**30
 """Numbers of blocks restart from 0 beyond this: gloo's have 31 bits."""
+FEW = 2
+"""Maximum number of replicas that send each other everything."""
 SERIAL = 1 << 15
 """Number of elements that torch sums in the calling thread alone (at::internal::GRAIN_SIZE). With more, each of our
 threads would have its own team of threads, which would take processors from the program's.
 """
+
+
+def route_of(hosts: Sequence[str], owner: int) -> list[int]:
+    """Return, by rank, the rank that it gets the part of rank `owner` from; the owner gets it from itself. `hosts` has
+    each rank's host.
+    """
+    members: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        members.setdefault(host, []).append(rank)
+    number = members[hosts[owner]].index(owner)
+    relays = {host: ranks[number % len(ranks)] for host, ranks in members.items()} | {hosts[owner]: owner}
+    return [owner if rank == relays[host] else relays[host] for rank, host in enumerate(hosts)]
+
+
+def passes_on(route: Sequence[int], rank: int) -> list[int]:
+    """Return the ranks that this one passes the route's part on to, the next one first."""
+    following = ((rank + step) % len(route) for step in range(1, len(route)))
+    return [other for other in following if route[other] == rank]
 
 
 @dataclass(frozen=True)
@@ -87,8 +116,8 @@ class ShardTransfer:
 
     def __init__(self, first: int, number: int, stage: int = 0) -> None:
         self.first, self.number, self.stage = first, number, stage
-        self.then: Callable[[], object] = _nothing
-        """Function that starts the next stage, in a thread of the wire's."""
+        self.then: Callable[[], object] | None = None
+        """Function that starts the next stage, in a thread of the wire's; None if there is none."""
         self.there = False
         """True once all blocks have arrived, and the next stage has begun."""
         self.coming = 0
@@ -101,18 +130,11 @@ class ShardTransfer:
         """torch's Work of each outgoing block, and the block's memory."""
 
 
-class PartBlock(NamedTuple):
-    """Block `number` of the part that rank `part` owns."""
-
-    part: int
-    number: int
-
-
-Goes = list[tuple[int, PartBlock, torch.Tensor]]
-"""Outgoing blocks, each with the rank that gets it."""
-Comes = list[tuple[int, PartBlock, Callable[[], torch.Tensor], Callable[[torch.Tensor], Goes]]]
-"""Incoming blocks, each with the rank that sends it, a function that returns the memory for it, and one to call when it
-has arrived, which returns the blocks to send next."""
+Goes = list[tuple[int, int, torch.Tensor]]
+"""Outgoing blocks, each with the rank that gets it, and its number among the collective's."""
+Comes = list[tuple[int, int, Callable[[], torch.Tensor], Callable[[torch.Tensor], Goes]]]
+"""Incoming blocks, each with the rank that sends it, its number, a function that returns the memory for it, and one to
+call when it has arrived, which returns the blocks to send next."""
 
 
 @dataclass(order=True)
@@ -161,10 +183,11 @@ class ShardWire:
 
     def __init__(self, links: ShardGroups, block_bytes: int) -> None:
         self._links = links
-        routes = routes_of(links.hosts or [str(rank) for rank in range(links.ranks)])
-        self._routes = [(route.before[links.rank], route.after(links.rank)) for route in routes]
+        hosts = links.hosts or [str(rank) for rank in range(links.ranks)]
+        routes = [route_of(hosts, owner) for owner in range(links.ranks)]
+        self._routes = [(route[links.rank], passes_on(route, links.rank)) for route in routes]
         """By owner of a part: the rank that this one gets it from, and those that this one passes it on to."""
-        self._relays = any(before != owner for owner, route in enumerate(routes) for before in route.before)
+        self._relays = any(before != owner for owner, route in enumerate(routes) for before in route)
         self._block_bytes = block_bytes
         self._moved = free_in_forks(threading.Condition())
         self._tag = self._reserved = 0
@@ -209,13 +232,13 @@ class ShardWire:
         rank, goes, comes = self._links.rank, Goes(), Comes()
         rows = output.view(self._links.ranks, -1)
         for owner, (before, after) in enumerate(self._routes):
-            for number, block in enumerate(self._blocks(rows[owner])):
-                passed = [(other, PartBlock(owner, number), block) for other in after]
+            for number, block in self._numbered(rows[owner], owner):
+                passed = [(other, number, block) for other in after]
                 if owner == rank:
                     goes += passed
                 else:
                     where, arrived = functools.partial(_same, block), functools.partial(_passed, passed)
-                    comes.append((before, PartBlock(owner, number), where, arrived))
+                    comes.append((before, number, where, arrived))
         return self._begin(urgency, place, reserved or self.reserve(rows[0]), rows.nbytes, goes, comes)
 
     def reduce(
@@ -235,18 +258,16 @@ class ShardWire:
         rows = input.expand(ranks, -1) if whole else input.view(ranks, -1)
         to = self._blocks(output)
         for owner, (before, adds) in enumerate(self._routes):
-            for number, own in enumerate(self._blocks(rows[owner])):
-                block = PartBlock(owner, number)
+            for number, own in self._numbered(rows[owner], owner):
                 if not adds:
-                    goes.append((before, block, own))
+                    goes.append((before, number, own))
                     continue
                 if owner == rank:
-                    total = _Sum(to[number], own, rank, adds, ranks if average else 1, _passes_nothing)
+                    total = _Sum(own, rank, adds, place=to[number // ranks], by=ranks if average else 1)
                 else:
-                    passes = functools.partial(_passes_to, before, block)
-                    total = _Sum(None, own, rank, adds, 1, passes)
+                    total = _Sum(own, rank, adds, to=(before, number))
                 where = functools.partial(torch.empty_like, own)
-                comes += [(other, block, where, functools.partial(total.add, other)) for other in adds]
+                comes += [(other, number, where, functools.partial(total.add, other)) for other in adds]
         return self._begin(urgency, place, reserved or self.reserve(output), rows.nbytes, goes, comes)
 
     def wait(self, transfer: ShardTransfer) -> None:
@@ -292,6 +313,10 @@ class ShardWire:
         blocks: Sequence[torch.Tensor] = part.split(max(1, self._block_bytes // part.element_size()))
         return blocks
 
+    def _numbered(self, part: torch.Tensor, owner: int) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield the blocks of an owner's part, each with its number among those of all parts."""
+        return zip(itertools.count(owner, self._links.ranks), self._blocks(part), strict=False)
+
     def _begin(
         self,
         urgency: int,
@@ -304,7 +329,7 @@ class ShardWire:
         """Hand over blocks for other ranks, and request theirs."""
         as_bytes = whole_bytes // 2
         transfer.coming, transfer.place, transfer.size_bytes = len(comes), place, as_bytes
-        goes.sort(key=lambda row: row[1].number)  # The first blocks of all parts go first.
+        goes.sort(key=lambda row: row[1])  # The first blocks of all parts go first.
         with self._moved:
             if self.error is not None:
                 raise self.error
@@ -316,11 +341,11 @@ class ShardWire:
                 with unrecorded():
                     self._leaving += 1
                     self._hand_over(transfer, goes)
-                    for other, block, where, arrived in comes:
-                        lane = self._lane(other, transfer.stage)
-                        tag = self._tag_of(transfer, block)
-                        heapq.heappush(lane.wanted, _Wanted((urgency, self._begun), tag, transfer, where, arrived))
-                    for other in sorted({row[0] for row in comes}, key=self._distance):
+                    for other, number, where, arrived in comes:
+                        wanted = _Wanted((urgency, self._begun), transfer.first + number, transfer, where, arrived)
+                        heapq.heappush(self._lane(other, transfer.stage).wanted, wanted)
+                    rank, ranks = self._links.rank, self._links.ranks
+                    for other in sorted({row[0] for row in comes}, key=lambda other: (other - rank) % ranks):
                         self._ask(other, self._lane(other, transfer.stage))
             except BaseException as error:
                 # Also where the program is interrupted: nobody knows what other ranks will see of this collective.
@@ -330,14 +355,8 @@ class ShardWire:
         return transfer
 
     def _hand_over(self, transfer: ShardTransfer, goes: Goes) -> None:
-        for other, block, data in goes:
-            transfer.sends.append((self._links.send(data, other, self._tag_of(transfer, block)), data))
-
-    def _tag_of(self, transfer: ShardTransfer, block: PartBlock) -> int:
-        return transfer.first + block.number * self._links.ranks + block.part
-
-    def _distance(self, other: int) -> int:
-        return (other - self._links.rank) % self._links.ranks
+        for other, number, data in goes:
+            transfer.sends.append((self._links.send(data, other, transfer.first + number), data))
 
     def _lane(self, other: int, stage: int) -> _Lane:
         lane = self._lanes.get((other, stage))
@@ -384,8 +403,9 @@ class ShardWire:
             if transfer.coming > 0:
                 return True
             self._handed_over.append(transfer)
-        then, transfer.then = transfer.then, _nothing
-        then()
+        then, transfer.then = transfer.then, None
+        if then is not None:
+            then()
         with self._moved:
             transfer.there = True
             self.ended += 1
@@ -416,23 +436,24 @@ class ShardWire:
 
 class _Sum:
     """Sum of one block over this rank and the ranks `adds`. It is computed in the order of ranks once the last part has
-    arrived, and divided by `by`. `place` is its memory, None for new memory; `passes` returns the blocks to send next.
+    arrived, and divided by `by`. `place` is its memory, None for new memory. `to`: the rank that gets it next, and the
+    block's number; None if it stays here.
     """
 
     def __init__(
         self,
-        place: torch.Tensor | None,
         own: torch.Tensor,
         rank: int,
         adds: Sequence[int],
-        by: int,
-        passes: Callable[[torch.Tensor], Goes],
+        place: torch.Tensor | None = None,
+        by: int = 1,
+        to: tuple[int, int] | None = None,
     ) -> None:
         self._place = place
         self._parts: dict[int, torch.Tensor] = {rank: own}
         self._count = 1 + len(adds)
         self._by = by
-        self._passes = passes
+        self._to = to
         self._lock = free_in_forks(threading.Lock())
 
     def add(self, rank: int, part: torch.Tensor) -> Goes:
@@ -450,15 +471,7 @@ class _Sum:
             if self._by > 1:
                 place.div_(self._by)
         self._parts.clear()
-        return self._passes(whole)
-
-
-def _passes_nothing(whole: torch.Tensor) -> Goes:
-    return []
-
-
-def _passes_to(rank: int, block: PartBlock, whole: torch.Tensor) -> Goes:
-    return [(rank, block, whole)]
+        return [] if self._to is None else [(*self._to, whole)]
 
 
 def _passed(goes: Goes, block: torch.Tensor) -> Goes:
@@ -469,5 +482,57 @@ def _same(block: torch.Tensor) -> torch.Tensor:
     return block
 
 
-def _nothing() -> None:
-    pass
+@dataclass(frozen=True)
+class Stage:
+    """A collective of a reduction: the function that starts it, and its reservation on a wire."""
+
+    begin: Callable[[], object]
+    wire: ShardWire
+    transfer: ShardTransfer
+
+
+class Reduction:
+    """Reduction in progress."""
+
+    def __init__(self, stages: Sequence[Stage]) -> None:
+        # Keeps no functions that start stages: they hold whole gradients.
+        self._transfers = [(stage.wire, stage.transfer) for stage in stages]
+        for stage, following in itertools.pairwise(stages):
+            stage.transfer.then = following.begin
+        stages[0].begin()
+
+    @property
+    def there(self) -> bool:
+        """True once the last stage has arrived."""
+        return self._transfers[-1][1].there
+
+    def wait(self) -> None:
+        """Wait for the last stage. Raises a wire's error."""
+        for wire, transfer in self._transfers:
+            wire.wait(transfer)
+
+
+def between_replicas(
+    wire: ShardWire, rank: int, ranks: int, source: torch.Tensor, average: bool, urgency: int, place: int
+) -> tuple[torch.Tensor, list[Stage]]:
+    """Return the future sum (or average) of a flat tensor over all replicas, and the stages that compute it."""
+    if ranks <= FEW:
+        result = torch.empty_like(source)
+        only = wire.reserve(result)
+        return result, [
+            Stage(lambda: wire.reduce(result, source, average, urgency, place, only, whole=True), wire, only)
+        ]
+    part = -(-source.numel() // ranks)
+    whole = source.new_empty(part * ranks)
+    first, second = (wire.reserve(whole[:part], stage) for stage in range(2))
+
+    def reduce() -> None:
+        padded = source.new_zeros(part * ranks)
+        for to, of in zip(padded.split(SERIAL), source.split(SERIAL), strict=False):
+            to[: of.numel()].copy_(of)
+        wire.reduce(whole.view(ranks, -1)[rank], padded, average, urgency, place, first)
+
+    return whole[: source.numel()], [
+        Stage(reduce, wire, first),
+        Stage(lambda: wire.gather(whole, urgency, place, second), wire, second),
+    ]

@@ -5,8 +5,11 @@ What belongs here: how to issue a warning, and the warnings common to all engine
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+
+from prophet_scheduler.frontends.ending import raise_if_handlers
 
 PREFIX = "Prophet: "
 logger = logging.getLogger("prophet_scheduler")
@@ -39,6 +42,16 @@ def warn_once(message: str, of_this_rank: bool = False) -> None:
     if message not in _warned and (of_this_rank or _first is not False):
         _warned.add(message)
         logger.warning("%s", message)
+
+
+@contextlib.contextmanager
+def warning_instead(text: str) -> Iterator[None]:
+    """Warn of an error within the context, after this text, and go on behind it. A signal handler's is raised."""
+    try:
+        yield
+    except Exception as error:
+        raise_if_handlers(error)
+        logger.warning("%s: %s: %s", text, type(error).__name__, error)
 
 
 def warn_of_unknown_variables(names: Iterable[str]) -> None:

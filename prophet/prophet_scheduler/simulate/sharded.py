@@ -203,7 +203,7 @@ def _half(sharding: Sharding, ranks: int, here: int, groups: int) -> float:
     """Return the bytes that half an all-reduce of one byte, by each group of ranks, puts on a host's link.
 
     Each host has `here` ranks of each of `groups` groups. Gloo's ring leaves a host once. Under Prophet, each shard
-    arrives at a host once (prophet_fsdp/routes.py).
+    arrives at a host once (prophet_fsdp/wire.py).
     """
     if ranks == here:
         return sharding.within * sharding.together * (ranks - 1) / ranks

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from prophet_scheduler.core.units import format_size
-from support.programs import clean_environ, run_together
+from support.programs import clean_environ, end_together, run_together
 
 CASE = Path(__file__).with_name("end_cases.py")
 LIMIT_S = 120.0
@@ -32,13 +31,9 @@ def test_a_rank_whose_peer_is_gone_gets_torch_s_error_and_ends_well(tmp_path: Pa
 @pytest.mark.parametrize("averages", [True, False])
 def test_the_first_rank_says_what_is_scheduled_and_what_iterations_took(tmp_path: Path, averages: bool) -> None:
     environ = clean_environ() | {"PROPHET_SCHEDULER": "prophet", "GLOO_SOCKET_IFNAME": "lo", "PROPHET_QUIET": "0"}
-    ranks = [
-        subprocess.Popen(command(rank, tmp_path / "meeting", averages), env=environ, stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    first, second = (
-        [line for line in rank.communicate(timeout=LIMIT_S)[1].splitlines() if "Prophet" in line] for rank in ranks
-    )
+    commands = [command(rank, tmp_path / "meeting", averages) for rank in range(2)]
+    ended = end_together(commands, [environ] * 2, LIMIT_S)
+    first, second = ([line for line in errors.splitlines() if "Prophet" in line] for *_, errors in ended)
     layers = 4 * (64 * 64 + 64) * 4
     *sums, begins, ends = first
     assert "Prophet: schedules FSDP2 over gloo, 2 ranks" in begins
@@ -49,11 +44,7 @@ def test_the_first_rank_says_what_is_scheduled_and_what_iterations_took(tmp_path
 
 def test_a_wrong_setting_ends_the_process_with_one_line(tmp_path: Path) -> None:
     environ = clean_environ() | {"PROPHET_SCHEDULER": "best", "GLOO_SOCKET_IFNAME": "lo"}
-    ranks = [
-        subprocess.Popen(command(rank, tmp_path / "meeting"), env=environ, stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    for process in ranks:
-        said = process.communicate(timeout=LIMIT_S)[1]
-        assert (process.returncode, said.count("Prophet: ")) == (2, 1)
+    commands = [command(rank, tmp_path / "meeting") for rank in range(2)]
+    for status, _, said in end_together(commands, [environ] * 2, LIMIT_S):
+        assert (status, said.count("Prophet: ")) == (2, 1)
         assert "Prophet: PROPHET_SCHEDULER: unknown policy 'best'" in said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from itertools import cycle
@@ -14,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 from prophet_fsdp.turns import BEFORE, FIRST, LENGTH, TURNS, OwnTurns
-from support.programs import clean_environ, torchrun_variables
+from support.programs import clean_environ, end_together, torchrun_variables
 from tools.ports import free_port
 
 CASE = Path(__file__).with_name("turns_case.py")
@@ -74,23 +73,9 @@ def run(folder: Path, *arguments: str) -> tuple[list[int], list[tuple[str, str]]
     port = free_port()
     told = {"PROPHET_SCHEDULER": "prophet", "PROPHET_STATUS_OUT": "status.json", "PROPHET_QUIET": "0"}
     told["GLOO_SOCKET_IFNAME"] = "lo"
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-P", str(CASE), *arguments],
-            env=clean_environ() | told | torchrun_variables(rank, 2, port),
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        said = [rank.communicate(timeout=LIMIT_S) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    return [rank.returncode for rank in ranks], said
+    environs = [clean_environ() | told | torchrun_variables(rank, 2, port) for rank in range(2)]
+    ended = end_together([[sys.executable, "-P", str(CASE), *arguments]] * 2, environs, LIMIT_S, folder)
+    return [status for status, *_ in ended], [(printed, errors) for _, printed, errors in ended]
 
 
 @pytest.mark.parametrize("own_s", [0.5, 2.0])

@@ -14,8 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from prophet_fsdp.stages import Reduction, between_replicas
-from prophet_fsdp.wire import AT_ONCE, ShardGroups, ShardWire
+from prophet_fsdp.wire import AT_ONCE, Reduction, ShardGroups, ShardWire, between_replicas
 
 LIMIT_S = 60.0
 BLOCK_BYTES = 16

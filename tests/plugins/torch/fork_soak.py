@@ -47,12 +47,12 @@ def look(ddp: Any, optimizer: torch.optim.Optimizer, kept: Sequence[torch.Tensor
     len(ddp.state_dict()), len(optimizer.state_dict())
     ddp.module(torch.ones(2, 32)).sum().item()  # with a graph
     if "PROPHET_SCHEDULER" in os.environ:
-        from prophet_ddp import takeover
+        from prophet_ddp.agent import agents
 
         rounds = ddp.reducer.rounds
         rounds.flush()
         with rounds._lock, rounds.channel.issuer._lock, rounds.channel.control._lock:
-            takeover._agents.wake()
+            agents.wake()
     optimizer.zero_grad()
 
 

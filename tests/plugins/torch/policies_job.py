@@ -24,8 +24,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
-from prophet_ddp import takeover
-from prophet_ddp.agent import Agents, Turning
+from prophet_ddp import agent, takeover
+from prophet_ddp.agent import Agents, WatchingAgent
 from prophet_ddp.control import Decision
 from prophet_ddp.rounds import ModuleRounds
 from prophet_scheduler.core.cut import Borders, blocks_of
@@ -98,12 +98,14 @@ def decision_of(name: str, rounds: ModuleRounds) -> Decision:
 class _Nobody(Agents):
     """Looks after no module."""
 
-    def add(self, agent: Turning) -> None:
+    def add(self, agent: WatchingAgent) -> None:
         pass
 
 
 def _switch(name: str, learns: bool) -> None:
-    takeover._agents = Agents() if learns else _Nobody()
+    made = Agents() if learns else _Nobody()
+    for module in (agent, takeover):
+        vars(module)["agents"] = made
     os.environ["PROPHET_SCHEDULER"] = name or "fifo"  # Prophet is there, and takes over nothing.
     takeover.settings.cache_clear()
 

@@ -20,10 +20,9 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from prophet_ddp import device_arena, issuer
 from prophet_ddp.arena import DdpArena
-from prophet_ddp.compression import KNOWN
+from prophet_ddp.comm_hooks import KNOWN
 from prophet_ddp.control import Control, Decision
-from prophet_ddp.device import Told
-from prophet_ddp.device_arena import DeviceArena, DeviceOperation
+from prophet_ddp.device_arena import DeviceArena, DeviceOperation, Told
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation, RankGroups
 from prophet_ddp.rounds import ModuleRounds
@@ -136,7 +135,7 @@ class Job:
             1,
             Channel(self.issuer, self.control, self.log, RANKS, lambda error, _iteration: error, str),
             RoundTerms(lambda sizes: self.some_cut(), uses_vary=uses_vary, arranges=arranges),
-            self,
+            self,  # type: ignore[arg-type]
         )
         if small:
             self.rounds.average_by(KNOWN[default_hooks.bf16_compress_hook])
@@ -199,14 +198,14 @@ class Job:
 
 
 class _Hasty:
-    """An EventWatch that does not look at the device."""
+    """An EventWatcher that does not look at the device."""
 
     def when(self, _events: Any, then: Told) -> None:
         then(None)
 
 
 class _Silent:
-    """An EventWatch that leaves it to the test to tell."""
+    """An EventWatcher that leaves it to the test to tell."""
 
     def __init__(self) -> None:
         self.told: list[Told] = []
@@ -384,8 +383,9 @@ def test_an_operation_that_cannot_be_issued_is_an_error_for_who_waits() -> None:
 
 def test_what_the_device_says_of_copies_is_an_error_for_who_waits() -> None:
     job = Job(4)
-    watch = _Silent()
-    job.arena = functools.partial(DeviceArena, readies=watch, ends=LazyWatch(job.device))
+    watch: Any = _Silent()
+    ends: Any = LazyWatch(job.device)
+    job.arena = functools.partial(DeviceArena, readies=watch, ends=ends)
     with LazyMode(job.device):
         staged(job)
         watch.told[0](RuntimeError("CUDA error: an illegal memory access was encountered"))

@@ -25,7 +25,7 @@ FOREIGN = (
 )
 SELDOM = (
     *(
-        "prophet_ddp.device",
+        "prophet_ddp.device_arena",
         "prophet_scheduler.core.event_record",
         "prophet_scheduler.policies.algorithms.collective_groups",
     ),

@@ -242,9 +242,7 @@ def test_an_interrupt_while_one_ends_is_not_lost(monkeypatch: pytest.MonkeyPatch
 def test_the_end_tells_of_an_error_that_nobody_was_told_of_and_only_then() -> None:
     wire, issuer = alone()
     wire.failing = 0
-    operation = JointOperation(lambda: issuer.groups.all_reduce(torch.zeros(1)))
-    operation.ready = True
-    issuer.append([operation])
+    issuer.put(lambda: issuer.groups.all_reduce(torch.zeros(1)))
     wire.run()
     assert issuer.still(0.0)
     with pytest.raises(ConnectionError):
@@ -254,9 +252,7 @@ def test_the_end_tells_of_an_error_that_nobody_was_told_of_and_only_then() -> No
 
 def test_torch_has_something_in_hand_until_it_ends() -> None:
     wire, issuer = alone()
-    operation = JointOperation(lambda: issuer.groups.all_reduce(torch.zeros(1)))
-    operation.ready = True
-    issuer.append([operation])
+    issuer.put(lambda: issuer.groups.all_reduce(torch.zeros(1)))
     assert not issuer.still(0.0)
     wire.run()
     assert issuer.still(0.0)
@@ -291,9 +287,7 @@ def test_quiet_leaves_what_has_no_data_yet() -> None:
 
 def test_each_thread_that_waits_learns_of_every_end() -> None:
     wire, issuer = alone()
-    operation = JointOperation(lambda: issuer.groups.all_reduce(torch.zeros(1)))
-    operation.ready = True
-    issuer.append([operation])
+    issuer.put(lambda: issuer.groups.all_reduce(torch.zeros(1)))
     wire.run()
     issuer.wait_activity(60.0)
     other = threading.Thread(target=issuer.wait_activity, args=(60.0,), daemon=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from prophet_ddp import device, nccl
+from prophet_ddp import device_arena, nccl
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.settings import DDP_NCCL, DDP_SCHEDULER, LOCAL_RANK, Settings, from_environ
 from prophet_scheduler.frontends.torch import guards
@@ -72,7 +72,7 @@ def test_the_variable_is_read_for_this_engine_alone() -> None:
         from_environ(environ | {DDP_NCCL: "yes"}, DDP_SCHEDULER, LOCAL_RANK)
 
 
-class Streams(device.DeviceStreams):
+class Streams(device_arena.DeviceStreams):
     """Streams with threading events in place of a device's; `entered` has the threads that set their device."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Streams(device.DeviceStreams):
 
 def test_the_watcher_tells_in_the_order_in_which_it_was_asked_and_of_errors() -> None:
     streams = Streams()
-    watcher = device.EventWatcher("some-name", streams)
+    watcher = device_arena.EventWatcher("some-name", streams)
     told: queue.SimpleQueue[tuple[str, BaseException | None]] = queue.SimpleQueue()
     first, second = threading.Event(), threading.Event()
     watcher.when([first], lambda error: told.put(("first", error)))

@@ -18,8 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from prophet_ddp import texts
 from prophet_ddp.ddp_logger import DdpLogger
+from prophet_ddp.progress import Uses
 from prophet_ddp.reducer import HANDED_BACK, LateReducer
-from prophet_ddp.uses import Uses
 
 NO_METHOD = {
     "_pybind11_conduit_v1_": "how C++ takes an object for its own: torch's functions get no reducer of Prophet's"

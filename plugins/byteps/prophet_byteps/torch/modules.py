@@ -65,12 +65,8 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
                 self._stage(slot)
 
     @property
-    def barrier(self) -> bool:
-        return super().barrier or self._keyed.tracing
-
-    @property
-    def learning(self) -> bool:
-        return super().learning or self._keyed.tracing
+    def tracing(self) -> bool:
+        return self._keyed.tracing
 
     def keep_barrier(self) -> None:
         self._keyed.give_up_trace(SIGHT)

@@ -49,8 +49,8 @@ def fusible_kind(param: torch.Tensor, dtype: torch.dtype) -> Hashable | None:
 class Slot:
     """Gradient of one parameter: its place in the arena, and its state in this round.
 
-    - `rounds` (a GradientSource of ports.py) sends the gradient and receives its average; `owner` (an UpdateOwner)
-      makes the pending update; None before the first.
+    - `rounds` sends the gradient and receives its average; `attend` hooks two of its methods to the parameter. `owner`
+      (an Updates) makes the pending update; None before the first.
     - `place`: position in forward order in the arena. `turn`: position in forward order among its owner's updates.
     - `life`: its state (life.py). `sight`: the noticed use of the parameter since the last step. `eager`: its update
       must not outlast step(), since a gradient arrived without a noticed use.
@@ -74,8 +74,8 @@ class Slot:
         self.rounds = rounds
         self.owner: Any = None
         self.name = name
-        self._param: torch.Tensor | None = param
-        self._reference: weakref.ref[torch.Tensor] | None = None
+        self._find: Callable[[], torch.Tensor | None] = lambda: param
+        """Function that returns the parameter; None once the program has dropped it."""
         self.memory: torch.Tensor | None = None
         self.place = place
         self.turn = place
@@ -103,7 +103,7 @@ class Slot:
     @property
     def param(self) -> torch.Tensor:
         """The parameter, or another tensor in its memory if the program has dropped it and the memory is needed."""
-        param = self._param if self._reference is None else self._reference()
+        param = self._find()
         if param is None:
             assert self.memory is not None
             param = self.memory
@@ -118,12 +118,11 @@ class Slot:
     @property
     def dropped(self) -> bool:
         """True if the program has dropped the parameter."""
-        return self._reference is not None and self._reference() is None
+        return self._find() is None
 
     def let_go(self, reference: weakref.ref[torch.Tensor], memory: torch.Tensor | None) -> None:
         """Let the program drop the parameter from now on. `memory` is kept as long as an update is pending."""
-        self.memory = memory
-        self._reference, self._param = reference, None
+        self.memory, self._find = memory, reference
 
     def let_memory_go(self) -> None:
         """Free the memory, once no gradient, average or update is to come. Blocks and owner link slots in cycles."""

@@ -115,12 +115,17 @@ class AwaitedRounds(AverageSource):
     @property
     def barrier(self) -> bool:
         """True if step() waits for all updates."""
-        return self._probation.barrier
+        return self._probation.barrier or self.tracing
 
     @property
     def learning(self) -> bool:
         """True if step() waits only until it is known how the program reaches its parameters."""
-        return self._probation.under_way
+        return self._probation.under_way or self.tracing
+
+    @property
+    def tracing(self) -> bool:
+        """True if forward passes are traced, so that no update may outlast step()."""
+        return False
 
     @property
     def wanted_whole(self) -> bool:
@@ -138,6 +143,18 @@ class AwaitedRounds(AverageSource):
     def failed(self) -> bool:
         """True if no more averages will arrive because a peer is gone."""
         return False
+
+    def wait_activity(self, limit_s: float) -> None:
+        try:
+            self._wait_wire(limit_s)
+        except Exception as error:
+            if self.failed and self.abandon():
+                raise Abandoned(str(error)) from error
+            raise
+
+    def _wait_wire(self, limit_s: float) -> None:
+        """Wait as in `wait_activity`. Raises the engine's error."""
+        raise NotImplementedError
 
     def _loss(self) -> str:
         """Return a phrase with the reason of the failure, and the lost peer if known."""

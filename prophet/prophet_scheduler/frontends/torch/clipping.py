@@ -30,15 +30,13 @@ _BY_VALUE = "clip_grad_value_"
 
 _told: tuple[weakref.ref[torch.Tensor], Sequence[Slot]] | None = None
 """Last total norm computed early, and the slots it covers."""
-_installed = False
 
 
+@functools.cache
 def install() -> None:
     """Clip awaited gradients in this way from now on."""
-    global _installed
-    if _installed or not (hasattr(clip_grad, _TOTAL) and hasattr(clip_grad, _CLIP)):
+    if not (hasattr(clip_grad, _TOTAL) and hasattr(clip_grad, _CLIP)):
         return
-    _installed = True
     setattr(clip_grad, _TOTAL, _before_total(getattr(clip_grad, _TOTAL)))
     setattr(clip_grad, _CLIP, _before_clip(getattr(clip_grad, _CLIP)))
     by_value = _before_clip_by_value(getattr(clip_grad, _BY_VALUE))

@@ -20,7 +20,7 @@ from torch import nn
 
 
 class _Here(threading.local):
-    """State of this thread: the compiled module that runs, and whether code was compiled for it meanwhile."""
+    """State of this thread: the compiled module that runs, if any, and whether code was compiled for it meanwhile."""
 
     module: nn.Module | None = None
     makes_code = False
@@ -42,17 +42,6 @@ def parameters_of(module: nn.Module) -> Iterator[torch.Tensor]:
         for param in part._parameters.values():
             if param is not None:
                 yield param
-
-
-def inside() -> bool:
-    """Return True if a compiled module is running in this thread."""
-    return here.module is not None
-
-
-def used_here() -> Iterator[torch.Tensor]:
-    """Yield the parameters of the compiled module running in this thread, if any."""
-    if here.module is not None:
-        yield from parameters_of(here.module)
 
 
 @contextlib.contextmanager

@@ -47,7 +47,8 @@ from prophet_scheduler.frontends.torch.between import call_before, patch_paramet
 from prophet_scheduler.frontends.torch.life import FORGET, UPDATE, Life, Sight, move
 
 if TYPE_CHECKING:
-    from prophet_scheduler.frontends.torch.ports import Awaited, UpdateOwner, Watcher
+    from prophet_scheduler.frontends.torch.awaited import AwaitedRounds
+    from prophet_scheduler.frontends.torch.updates import Updates
 
 
 class Watched:
@@ -82,11 +83,11 @@ _looked_at: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 """Compiled modules whose share of all bytes has been checked."""
 _BY_MODES = nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer
 """Modules that compute other bits in evaluation while a function mode is set."""
-_installed = False
 
 
-def watch(owner: Watcher, slots: list[Slot]) -> None:
+def watch(owner: Any, slots: list[Slot]) -> None:
     """Bring these parameters up to date from now on, through `finish(slots)` of their slots' owners and `flush()`.
+    `owner` is an AwaitedRounds, or has its methods `flush`, `keep_barrier` and `before_compilation`.
 
     Until `learned(owner)`, every use is noted in `Slot.sight`, not only the use of a parameter with a pending update.
     """
@@ -101,7 +102,7 @@ def watch(owner: Watcher, slots: list[Slot]) -> None:
     note_uses(owner, True)
 
 
-def unwatch(owner: Watcher, slots: Iterable[Slot]) -> None:
+def unwatch(owner: Any, slots: Iterable[Slot]) -> None:
     """Stop watching `slots`, which are all of `owner`'s; nothing of it may be pending or awaited."""
     learned(owner)
     for slot in slots:
@@ -175,7 +176,7 @@ def note_uses(owner: Any, wanted: bool) -> None:
         leave_references()
 
 
-def keep(owner: UpdateOwner, slots: Iterable[Slot]) -> set[Slot]:
+def keep(owner: Updates, slots: Iterable[Slot]) -> set[Slot]:
     """Note that updates of `slots` are pending, and keep `owner` alive until `release`, since the program may drop it.
 
     The updates change the parameters and the tensors of `owner.state_of(slot)`, which the program may also hold.
@@ -221,7 +222,7 @@ def is_noticed(slot: Slot) -> bool:
     return not key or slot in _pending.get(key, ())
 
 
-def keep_gradients(rounds: Awaited, slots: Iterable[Slot]) -> tuple[list[Slot], list[Slot]]:
+def keep_gradients(rounds: AwaitedRounds, slots: Iterable[Slot]) -> tuple[list[Slot], list[Slot]]:
     """Note that the `.grad` of `slots` awaits averages: a use waits for them, through `rounds.settle`.
 
     Return the slots whose gradient shares memory with another parameter's, and those whose gradient something may read
@@ -236,7 +237,7 @@ def keep_gradients(rounds: Awaited, slots: Iterable[Slot]) -> tuple[list[Slot], 
     return shared, [slot for slot, (_, lent) in sent.items() if lent]
 
 
-def keep_within_backward(rounds: Awaited, slots: Iterable[Slot]) -> None:
+def keep_within_backward(rounds: AwaitedRounds, slots: Iterable[Slot]) -> None:
     """Add gradients to those of `keep_gradients`, for accesses by the program within backward."""
     with _changing, references.unhandled():
         for slot in slots:
@@ -502,7 +503,10 @@ def _call_unwatched(call: Callable[..., Any], module: nn.Module, args: Any, kwar
         with references.aside():
             return call(module, *args, **kwargs)
     _tell_of_whole(module)
-    with references.away(), compiled.at_work(module, _python_between):
+    several = functools.partial(
+        _wait_from_now_on, "torch.compile made several graphs of a module, with Python between them"
+    )
+    with references.away(), compiled.at_work(module, several):
         result = call(module, *args, **kwargs)
     leave_references()
     return result
@@ -535,7 +539,7 @@ def _before_compilation() -> None:
     global _look_before
     if _look_before is _before_forward:
         _look_before = compiled.unseen(_before_forward)
-    if not (_graphs_are_told and compiled.inside()):
+    if not _graphs_are_told or compiled.here.module is None:
         references.stop_here(for_good=True)
         _wait_from_now_on("torch.compile compiles something other than a module")
         return
@@ -546,16 +550,13 @@ def _before_compilation() -> None:
 
 def _of_graph(tensors: list[torch.Tensor]) -> None:
     """Check the tensors that a compiled graph takes: step() waits if parameters of other modules are among them."""
-    if not _watched or not compiled.inside():
+    running = compiled.here.module
+    if not _watched or running is None:
         return
-    known = {references.storage_key(param) for param in compiled.used_here()}
+    known = {references.storage_key(param) for param in compiled.parameters_of(running)}
     others = {references.storage_key(slot.param) for watched in _watched.values() for slot in watched.slots[:1]} - known
     if any(references.storage_key(tensor) in others for tensor in tensors):
         _wait_from_now_on("a module compiled by torch.compile uses parameters of others")
-
-
-def _python_between() -> None:
-    _wait_from_now_on("torch.compile made several graphs of a module, with Python between them")
 
 
 def _wait_from_now_on(why: str) -> None:
@@ -566,12 +567,10 @@ def _wait_from_now_on(why: str) -> None:
     _flush_all()
 
 
+@functools.cache
 def install() -> None:
     """Patch torch once. Without watched parameters the patches only look into an empty table."""
-    global _installed, _graphs_are_told
-    if _installed:
-        return
-    _installed = True
+    global _graphs_are_told
     _graphs_are_told = compiled.watch(_before_compilation, _of_graph)
     _patch_call()
     for name in ("state_dict", "load_state_dict", "_apply"):

@@ -6,6 +6,7 @@ updates; the engine's front end decides when an optimizer starts to have late up
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections import defaultdict
 from typing import Any
@@ -23,7 +24,6 @@ OLDEST_TORCH = (2, 4)
 _late: dict[int, tuple[weakref.ref[torch.optim.Optimizer], Updates | None]] = {}
 """Maker of late updates, or None for no late updates, by id of the living optimizer. It is not an attribute of the
 optimizer, so that copies and pickles do not include it."""
-_installed = False
 
 
 def begin(optimizer: torch.optim.Optimizer, updates: Updates | None) -> None:
@@ -43,12 +43,9 @@ def updates_of(optimizer: torch.optim.Optimizer) -> Updates | None:
     return entry[1] if entry is not None else None
 
 
+@functools.cache
 def _install() -> None:
     """Patch torch once, so that all updates are made before the program reads or replaces an optimizer's state."""
-    global _installed
-    if _installed:
-        return
-    _installed = True
     kind: Any = torch.optim.Optimizer
     kind.state = property(_state, _set_state, _delete_state)
     call_before(kind, "__setstate__", lambda optimizer, _state: _look_at_state(optimizer))

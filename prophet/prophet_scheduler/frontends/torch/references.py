@@ -312,9 +312,9 @@ def watch_here(pending: Pending, watched: Mapping[int, Any], learning: Any, use:
 def _enter(mode: _References) -> None:
     _here.mode = mode
     default: Any = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-    count = _stack.height()
+    count = _height()
     with _modes_above((), count - (count > 0 and torch._C._get_function_stack_at(0) is default)):
-        _stack.push(mode)
+        _push(mode)
 
 
 def above_default_device() -> None:
@@ -362,9 +362,9 @@ def _take_off() -> int | None:
     if _here.mode is None:
         return None
     with _modes_above(_References) as above:
-        if not (_stack.height() and _stack.top() is _here.mode):
+        if not (_height() and _top() is _here.mode):
             return None
-        _stack.pop()
+        _pop()
     _here.mode = None
     return len(above)
 
@@ -424,7 +424,7 @@ def aside() -> Iterator[None]:
         if mode is not None and above is not None and _here.mode is None:
             _here.mode = mode
             with _modes_above((), above):
-                _stack.push(mode)
+                _push(mode)
 
 
 @contextlib.contextmanager
@@ -505,23 +505,13 @@ def waiting() -> Iterator[None]:
         _here.at_work, _here.blind = before
 
 
-class _Stack:
-    """torch's stack of function modes in this thread."""
-
-    def height(self) -> int:
-        return torch._C._len_torch_function_stack()
-
-    def push(self, mode: Any) -> None:
-        torch._C._push_on_torch_function_stack(mode)
-
-    def pop(self) -> Any:
-        return torch._C._pop_torch_function_stack()
-
-    def top(self) -> Any:
-        return torch._C._get_function_stack_at(self.height() - 1)
+# torch's stack of function modes in this thread.
+_height, _push = torch._C._len_torch_function_stack, torch._C._push_on_torch_function_stack
+_pop = torch._C._pop_torch_function_stack
 
 
-_stack = _Stack()
+def _top() -> Any:
+    return torch._C._get_function_stack_at(_height() - 1)
 
 
 @contextlib.contextmanager
@@ -530,10 +520,10 @@ def _modes_above(kind: type | tuple[type, ...], most: int = sys.maxsize) -> Iter
     at most `most`. Yields the modes taken.
     """
     taken: list[Any] = []
-    while _stack.height() and len(taken) < most and not isinstance(_stack.top(), kind):
-        taken.append(_stack.pop())
+    while _height() and len(taken) < most and not isinstance(_top(), kind):
+        taken.append(_pop())
     try:
         yield taken
     finally:
         for mode in reversed(taken):
-            _stack.push(mode)
+            _push(mode)

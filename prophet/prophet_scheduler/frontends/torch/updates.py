@@ -227,7 +227,12 @@ class Updates:
         own = vars(self._optimizer)
         holders = torch_aliases.holders(own, "state")
         if holders != self._holders[0]:
-            optimizers = [each for each in gc.get_referrers(own["state"]) if _is_optimizers(each)]
+            kind = torch.optim.Optimizer
+            optimizers = [
+                each
+                for each in gc.get_referrers(own["state"])
+                if isinstance(each, kind) or (isinstance(each, dict) and "param_groups" in each)
+            ]
             self._holders = holders, holders >= len(optimizers)
         return self._holders[1]
 
@@ -497,10 +502,6 @@ def unseen_use(slot: Slot, on_probation: bool) -> bool:
             of_this_rank=True,
         )
     return late
-
-
-def _is_optimizers(holder: object) -> bool:
-    return isinstance(holder, torch.optim.Optimizer) or (isinstance(holder, dict) and "param_groups" in holder)
 
 
 def _copy_of(entries: dict[str, Any]) -> dict[str, Any]:

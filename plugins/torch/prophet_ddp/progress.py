@@ -1,6 +1,6 @@
-"""Which parameters have a part in a module's rounds, and how many gradients each of them gets.
+"""Progress of a module's rounds: times of iterations, which parameters have a part, and how many gradients each gets.
 
-Rule of this file: counting. rounds.py sends the gradients that are due.
+Rule of this file: counting, and read-only looks at autograd's graph. rounds.py decides what happens, and when.
 
 Usually each parameter gets one gradient in a backward pass. With find_unused_parameters some get none, as forward's
 outputs show. With a static graph the first backward pass shows each parameter's number of gradients.
@@ -8,15 +8,81 @@ outputs show. With a static graph the first backward pass shows each parameter's
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from torch import nn
+from torch.autograd.graph import get_gradient_edge
 
 from prophet_ddp.issuer import JointOperation
-from prophet_ddp.reach import not_reached
+from prophet_scheduler.core.choice import IterationEnd
+from prophet_scheduler.core.cut import Cut
 from prophet_scheduler.frontends.torch.arena import Slot
+
+WARM_UP = 2
+"""Number of a module's first rounds whose times do not count."""
+KEPT_ITERATIONS = 1024
+"""Number of newest iterations whose times are kept. On a busy machine the agent may fetch none for a while, and an arm
+whose times are lost is measured again."""
+
+
+class ModulePace:
+    """Progress of one module. An iteration lasts from one round's start to the next one's. Times are in seconds."""
+
+    def __init__(self) -> None:
+        self.ended = 0
+        """Number of finished rounds."""
+        self.open = False
+        self.closed = False
+        """True once torch's reducer would have waited for the last round's averages, until the next round starts."""
+        self.staged = 0
+        """Number of gradients of the open round that have been staged."""
+        self.on_round: Callable[[], None] | None = None
+        """Function to call when a round starts, while the deciding rank's agent looks for something better; or None."""
+        self._iterations: deque[IterationEnd] = deque(maxlen=KEPT_ITERATIONS)
+        self._began_s: float | None = None
+        self._seen = 0
+
+    @property
+    def newest(self) -> int:
+        """Number of the newest round, counted from 1."""
+        return self.ended + self.open
+
+    def new_iteration(self) -> bool:
+        """Return True if a round has ended since the last call."""
+        before, self._seen = self._seen, self.ended
+        return self._seen != before
+
+    def began(self, now: float) -> float | None:
+        """Record that a round starts. Return the duration of the iteration before it; None for the first."""
+        before_s, self._began_s = self._began_s, now
+        self.closed = False
+        return now - before_s if before_s is not None else None
+
+    def end(self, now: float) -> float:
+        """End the open round. Return its duration."""
+        assert self._began_s is not None
+        self.ended += 1
+        self.open, self.staged = False, 0
+        return now - self._began_s
+
+    def pause(self) -> None:
+        """Leave out the iteration from the last round's start to the next one's."""
+        self._began_s = None
+
+    def iterated(self, cut: Cut | None, way: str, took_s: float) -> None:
+        """Record the duration of an iteration under this cut; None before the first one."""
+        if cut is not None and self.ended > WARM_UP:
+            self._iterations.append(IterationEnd(cut, way, took_s))
+        on_round = self.on_round  # Read once: another thread may clear it.
+        if on_round is not None:
+            on_round()
+
+    def take_iterations(self) -> list[IterationEnd]:
+        """Return the iterations that have ended since the last call. Thread-safe."""
+        return [self._iterations.popleft() for _ in range(len(self._iterations))]
 
 
 class Uses:
@@ -128,3 +194,37 @@ class Uses:
         if not self.counted:
             self._with_part.clear()
         return [self.by_known]
+
+
+def not_reached(outputs: Sequence[torch.Tensor], slots: Iterable[Slot]) -> list[Slot]:
+    """Return the slots whose parameters have no part in these outputs."""
+    seen: set[Any] = set()
+    reached: set[int] = set()
+    nodes = [output.grad_fn for output in outputs if output.grad_fn is not None]
+    while nodes:
+        node = nodes.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if variable is not None:
+            reached.add(id(variable))
+        nodes += [after for after, _ in node.next_functions if after is not None]
+    # An output may be a parameter itself.
+    reached |= {id(output) for output in outputs}
+    return [slot for slot in slots if id(slot.param) not in reached]
+
+
+def is_cut_off(slot: Slot, module: nn.Module | None) -> bool:
+    """Return True if gradients of `module` no longer reach this slot. Its parameter was replaced there, or torch has
+    made another node that accumulates into `.grad`, as after a move to another type or device.
+    """
+    if slot.param.requires_grad and get_gradient_edge(slot.param).node is not slot.accumulation:
+        return True
+    holder, _, name = slot.name.rpartition(".")
+    try:
+        return module is not None and module.get_submodule(holder)._parameters.get(name) is not slot.param
+    except AttributeError:  # The module that held it is gone.
+        return True
+    except RuntimeError:  # A scripted module does not tell, but keeps its parameters.
+        return False
