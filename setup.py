@@ -66,10 +66,13 @@ class BuildWithAutoload(build_py):
             self.copy_tree(str(HERE / CONFIGS), str(Path(folder) / "prophet_scheduler" / CONFIGS))
 
 
+def headers(*folders: str) -> list[str]:
+    """Return the C++ headers in these folders of the checkout."""
+    return [f"{folder}/{path.name}" for folder in folders for path in sorted((HERE / folder).glob("*.h"))]
+
+
 # -ffp-contract=off: floating point then gives the same bits on all processors, as the simulator promises.
 NATIVE = f"{CORE}/prophet_scheduler/core/native"
-SHARED = ("events", "forks", "plan_codec", "queue", "two_lane_queue")
-"""Headers of NATIVE that the hook uses too."""
 TESTBED = f"{CORE}/prophet_scheduler/lab/testbed/native"
 HOOK = f"{PLUGIN}/prophet_byteps/native"
 COMPILE = ["-O2", "-fvisibility=hidden", "-ffp-contract=off"]
@@ -109,23 +112,17 @@ setup(
     ext_modules=[
         Pybind11Extension(
             "prophet_scheduler.core._native",
-            [f"{NATIVE}/module.cc", f"{NATIVE}/simulator_module.cc"],
+            [f"{NATIVE}/module.cc"],
             cxx_std=17,
             extra_compile_args=COMPILE,
-            depends=[
-                f"{NATIVE}/{name}.h"
-                for name in (
-                    *(*SHARED, "calls", "layouts", "link", "servers"),
-                    *("simulation_spec", "simulator", "simulator_module"),
-                )
-            ],
+            depends=headers(NATIVE),
         ),
         # Not a Python module but a plain shared object, used by prophet_scheduler/lab/testbed/launch.py.
         Extension(
             "prophet_scheduler.lab.testbed._relay",
             [f"{TESTBED}/relay.cc"],
             extra_compile_args=["-O2", "-std=c++17", "-fvisibility=hidden"],
-            depends=[f"{TESTBED}/delay_line.h"],
+            depends=headers(TESTBED),
         ),
         # Also a plain shared object, which the autoload loads before BytePS's.
         Extension(
@@ -134,10 +131,7 @@ setup(
             include_dirs=[NATIVE],
             extra_compile_args=["-O2", "-std=c++17"],
             libraries=["dl"],
-            depends=[
-                *(f"{NATIVE}/{name}.h" for name in SHARED),
-                *(f"{HOOK}/{name}.h" for name in ("lane", "layout", "originals", "partitions", "signal")),
-            ],
+            depends=headers(NATIVE, HOOK),
         ),
     ],
     install_requires=[

@@ -1,4 +1,4 @@
-"""Cuts: which bytes travel together, whatever the sizes, kinds and segments."""
+"""Cuts: which bytes travel together, whatever the sizes, kinds and segments, and which rounds end with a page."""
 
 import itertools
 
@@ -7,11 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prophet_scheduler.core.cut import (
+    EARLY_ROUNDS,
     ITEM_BYTES,
     MOST_BLOCK_BYTES,
+    RECUT_ROUNDS,
     UNIT_BYTES,
     Borders,
     Cut,
+    PageRounds,
     Segment,
     blocks_of,
     ids_taken,
@@ -237,3 +240,36 @@ def test_borders_are_not_a_cut_of_the_same_segments() -> None:
 def test_borders_that_cannot_be_are_refused(segments: tuple[tuple[int, int], ...]) -> None:
     with pytest.raises(ValueError, match="borders at"):
         Borders(tuple(Segment(*segment) for segment in segments))
+
+
+REGULAR = [
+    *range(1, EARLY_ROUNDS + 1),
+    *range(EARLY_ROUNDS + RECUT_ROUNDS, EARLY_ROUNDS + 4 * RECUT_ROUNDS, RECUT_ROUNDS),
+]
+
+
+def pages(rounds: PageRounds, taken_up_before: int = 0) -> list[int]:
+    """Return the rounds that end with a page, if a decision is taken up before one of them."""
+    found = []
+    for number in range(1, EARLY_ROUNDS + 4 * RECUT_ROUNDS):
+        if number == taken_up_before:
+            rounds.taken_up()
+        found += [number] if rounds.round_ends() else []
+    return found
+
+
+def test_a_jobs_first_rounds_and_then_every_few_end_with_a_page() -> None:
+    assert EARLY_ROUNDS % RECUT_ROUNDS == 0
+    assert pages(PageRounds()) == pages(PageRounds(tried=3)) == REGULAR
+
+
+def test_a_decision_is_tried_in_some_rounds_more_the_first_of_which_is_late() -> None:
+    first = EARLY_ROUNDS + RECUT_ROUNDS + 1
+    assert pages(PageRounds(), first) == REGULAR
+    assert pages(PageRounds(tried=3), first) == sorted({*REGULAR, first + 1, first + 2})
+    late = EARLY_ROUNDS + 2 * RECUT_ROUNDS
+    assert pages(PageRounds(tried=3), late) == sorted({*REGULAR, late + 1, late + 2} - {late})
+    rounds = PageRounds(tried=3)
+    rounds.taken_up()
+    assert (rounds.round_ends(), rounds.late) == (False, True)
+    assert (rounds.round_ends(), rounds.late) == (True, False)

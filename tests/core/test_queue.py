@@ -153,26 +153,6 @@ class QueueMachine(RuleBasedStateMachine):
 TestQueueMachine = QueueMachine.TestCase
 
 
-@pytest.mark.parametrize("sizes", [(100, 0), (0, 100), (0, 0, 0), (7, 0, 0, 2**32 - 1)])
-@pytest.mark.parametrize("plan", [None, ranked(), ranked(credit=1)], ids=["arrival", "ranked", "credit"])
-@pytest.mark.parametrize("kind", QueueKind)
-def test_a_task_of_no_bytes_is_a_task(kind: QueueKind, plan: Plan | None, sizes: tuple[int, ...]) -> None:
-    queue = TwoLaneQueue()
-    queue.set_plan(plan)
-    for task, size in enumerate(sizes):
-        assert queue.add(kind, task, 5, size, 0.0)
-    flying: dict[int, int] = {}
-    for left in range(len(sizes), 0, -1):
-        while (started := queue.get(kind, 0.0)[0]) is not None:
-            flying[started] = sizes[started]
-        assert flying, "one is always on its way"
-        ended, _ = flying.popitem()
-        assert queue.finish(kind, ended, 0.0) and not queue.finish(kind, ended, 0.0)
-        assert (queue.in_flight(kind), queue.in_flight_bytes(kind)) == (len(flying), sum(flying.values()))
-        assert queue.pending(kind) + queue.in_flight(kind) == left - 1
-        assert queue.empty == (left == 1)
-
-
 def filled(plan: Plan | None, *gradients: int, size: int = 10, **queue: Any) -> ScheduledQueue:
     """Return a queue to which a task of each of these gradients came, one after another, numbered from 0."""
     made = ScheduledQueue(**queue)
@@ -180,16 +160,6 @@ def filled(plan: Plan | None, *gradients: int, size: int = 10, **queue: Any) -> 
     for task, gradient in enumerate(gradients):
         made.add(task, gradient, size, 0.0)
     return made
-
-
-def test_a_credit_of_one_slice_counts_a_task_of_no_bytes() -> None:
-    queue = ScheduledQueue()
-    queue.set_plan(ranked(credit=1))
-    for task, size in enumerate([0, 100, 0]):
-        queue.add(task, task, size, 0.0)
-    assert [queue.get(0.0)[0] for _ in range(2)] == [0, None], "something is in flight"
-    queue.finish(0, 0.0)
-    assert [queue.get(0.0)[0] for _ in range(2)] == [1, None]
 
 
 def test_a_group_waits_for_no_task_without_bytes_nor_holds_one() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from prophet_scheduler.core.cut import MOST_BLOCK_BYTES
+from prophet_scheduler.core.cut import EARLY_ROUNDS, MOST_BLOCK_BYTES, RECUT_ROUNDS
 from prophet_scheduler.core.event_record import load_events
 from prophet_scheduler.core.events import UNPROFILED_GRADIENT, EventKind, QueueKind
 from prophet_scheduler.lab.testbed import Testbed
@@ -56,10 +56,12 @@ def scheduled(results: tuple[Results, Results]) -> Results:
     return results[1]
 
 
+COMMAND = (str(JOB), "--out", "result.json", "--iterations", str(ITERATIONS))
+
+
 def train(testbed: Testbed, folder: Path, port: int, settings: dict[str, str]) -> Results:
     """Runs the job to its end and returns what its workers wrote; fails with their last words."""
-    command = (str(JOB), "--out", "result.json", "--iterations", str(ITERATIONS))
-    for end in run_job(testbed, folder, port, command, dict.fromkeys(WORKERS, settings), late=not settings):
+    for end in run_job(testbed, folder, port, COMMAND, dict.fromkeys(WORKERS, settings), late=not settings):
         assert end.status == 0, end.log[-2000:]
     return [json.loads((folder / worker / "result.json").read_text()) for worker in WORKERS]
 
@@ -79,7 +81,7 @@ def test_who_waits_for_a_dead_worker_to_send_a_tensor_for_the_first_time_ends_wh
     testbed: Testbed, tmp_path: Path
 ) -> None:
     settings = {"BYTEPS_SCHEDULER": "prophet", "PROPHET_STALL_S": f"{STALL_S}"}
-    command = (str(JOB.with_name("mxnet_dies.py")), "--out", "result.json", "--iterations", "1")
+    command = (str(JOB.with_name("where.py")), "a_gluon_worker_1_dies_before_it_sends", *COMMAND)
     ends = run_job(testbed, tmp_path, PORT + 2, command, dict.fromkeys(WORKERS, settings), limit_s=40)
     assert [end.status for end in ends] == [75, 7], ends
     (line,) = ends[0].lines("Prophet:")
@@ -118,3 +120,32 @@ def test_the_profile_is_in_forward_order(scheduled: Results, folder: Path) -> No
     sizes = [gradient.size_bytes for gradient in profile.gradients]
     layer = [4 * 512 * 512, 2048, 2048, 2048]  # weight, bias, gamma, beta
     assert sizes == [4 * 512 * 64, 2048, 2048, 2048, *layer * 3, 4 * 512 * 10, 40]
+
+
+def test_blocks_that_are_cut_anew_every_few_rounds_change_no_bit(
+    testbed: Testbed, results: tuple[Results, Results], tmp_path: Path
+) -> None:
+    """Each worker must have heard what both measured, and have followed rank 0 without a word."""
+    on = {"BYTEPS_SCHEDULER": "prophet", "PROPHET_STATUS_OUT": "s.json", "PROPHET_EVENTS_OUT": "e.npz"}
+    forced = (str(JOB.with_name("forced_recuts.py")), *COMMAND)
+    ends = run_job(testbed, tmp_path, PORT + 3, forced, dict.fromkeys(WORKERS, on))
+    recuts = EARLY_ROUNDS + (ITERATIONS - 1 - EARLY_ROUNDS) // RECUT_ROUNDS
+    for worker, end in zip(WORKERS, ends, strict=True):
+        assert end.status == 0 and not end.lines("Prophet"), end.log[-2000:]
+        assert end.lines("recuts") == [f"recuts {recuts} networks [1000000.0, 2000000.0]"]
+        status = json.loads((tmp_path / worker / "s.json").read_text())
+        assert (status["recuts"], status["stepped_aside"]) == (recuts, "")
+        result = json.loads((tmp_path / worker / "result.json").read_text())
+        assert result["weights_sha256"] == results[0][0]["weights_sha256"]
+    sent = load_events(tmp_path / "worker1" / "e.npz")["bytes"]
+    assert {64 * 1024, 512 * 1024, 1024 * 1024} <= set(sent.tolist()), "one size for each cut"
+
+
+@pytest.mark.parametrize("how", ["", "shutdown"])
+def test_it_ends_with_transfers_under_way(testbed: Testbed, tmp_path: Path, how: str) -> None:
+    settings = {worker: {"BYTEPS_SCHEDULER": "prophet"} for worker in WORKERS}
+    job = (str(JOB.with_name("mxnet_ends.py")), *how.split())
+    for end in run_job(testbed, tmp_path, PORT + 4 + len(how), job, settings):
+        assert end.status == 0, end.log[-2000:]
+        assert "at the end" in end.log
+        assert not end.lines("Prophet:")

@@ -12,7 +12,7 @@ from support.roles import WORKERS, run_job, side_by_side
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
 JOBS = Path(__file__).with_name("jobs")
-JOB, JOB_WHERE = str(JOBS / "own_pushes.py"), str(JOBS / "own_pushes_where.py")
+JOB, WHERE = str(JOBS / "own_pushes.py"), str(JOBS / "where.py")
 PORT = 24950
 LINK_BPS = 400e6
 OFF = {"BYTEPS_SCHEDULER": "prophet", "PROPHET_CACHE": "off"}
@@ -31,7 +31,7 @@ def test_what_is_pushed_with_a_priority_has_one_size_on_all_workers(
     testbed: Testbed, beside: Testbed, tmp_path: Path
 ) -> None:
     """From the first push on, also after a suspend, and where workers have kept different things."""
-    unlike = (JOB_WHERE, "workers_want_other_sizes", "1")
+    unlike = (WHERE, "workers_want_other_sizes", JOB, "1")
     middle, agreed = side_by_side(
         lambda: run_job(testbed, tmp_path / "middle", PORT, (JOB,), ON, forked=True),
         lambda: run_job(beside, tmp_path / "agreed", PORT, unlike, ON, lives=2, forked=True),
@@ -44,7 +44,7 @@ def test_what_is_pushed_with_a_priority_has_one_size_on_all_workers(
 
 
 def test_where_one_worker_cannot_cut_so_none_does(testbed: Testbed, tmp_path: Path) -> None:
-    case = (JOB_WHERE, "worker_1_has_an_unknown_byteps")
+    case = (WHERE, "worker_1_has_an_unknown_byteps", JOB)
     ends = run_job(testbed, tmp_path, PORT + 1, case, ON, forked=True)
     assert [end.status for end in ends] == [0, 0], ends
     assert ends[0].lines("partitions") == partitions(1)

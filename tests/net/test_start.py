@@ -19,7 +19,7 @@ from support.roles import WORKERS, Ended, run_job, side_by_side
 pytestmark = [pytest.mark.engine, pytest.mark.netns]
 
 JOBS = Path(__file__).with_name("jobs")
-JOB, JOB_WHERE = str(JOBS / "small_job.py"), str(JOBS / "small_job_where.py")
+JOB, WHERE = str(JOBS / "small_job.py"), str(JOBS / "where.py")
 STEPS = "6"
 STALL_S = 20
 """More than a worker may be behind the other on a busy machine."""
@@ -67,7 +67,7 @@ def test_a_worker_beside_stock_byteps_ends_and_says_so(testbed: Testbed, tmp_pat
     """With the other's keys stock BytePS may wait, or its server may fail."""
     assert START_LIMIT_S <= 30
     settings = dict(zip(WORKERS, (ON, {}), strict=True))
-    job = (JOB_WHERE, "patience_is_short", STEPS)
+    job = (WHERE, "patience_is_short", JOB, STEPS)
     ends = run_job(testbed, tmp_path, PORT + 3, job, settings, awaited=WORKERS[:1], forked=True)
     assert ends[0].status == 2, ends
     (line,) = ends[0].lines("Prophet:")
@@ -77,7 +77,7 @@ def test_a_worker_beside_stock_byteps_ends_and_says_so(testbed: Testbed, tmp_pat
 def test_a_worker_whose_hook_cannot_act_trains_with_the_others(
     testbed: Testbed, beside: Testbed, tmp_path: Path
 ) -> None:
-    case = (JOB_WHERE, "worker_1_has_an_unknown_byteps", STEPS)
+    case = (WHERE, "worker_1_has_an_unknown_byteps", JOB, STEPS)
     ends, stock = side_by_side(
         lambda: run_job(testbed, tmp_path, PORT + 4, case, dict.fromkeys(WORKERS, ON), forked=True),
         lambda: start(beside, tmp_path / "stock", PORT + 4, {}, {}),
@@ -105,7 +105,7 @@ def test_a_worker_that_ends_first_still_sends_what_another_waits_for(
 
 
 def test_workers_that_train_other_tensors_end_before_any_is_sent(testbed: Testbed, tmp_path: Path) -> None:
-    case = (JOB_WHERE, "worker_1_is_wider", STEPS)
+    case = (WHERE, "worker_1_is_wider", JOB, STEPS)
     ends = run_job(testbed, tmp_path, PORT + 7, case, dict.fromkeys(WORKERS, ON), forked=True)
     assert [end.status for end in ends] == [2, 2], ends
     for end in ends:
@@ -115,7 +115,7 @@ def test_workers_that_train_other_tensors_end_before_any_is_sent(testbed: Testbe
 
 
 DEATHS = {"worker_1_dies": "the pull of ", "worker_1_dies_before_it_sends": "no transfer is under way, "}
-"""Cases of JOB_WHERE, and what the other worker waits for then."""
+"""Cases of where.py, and what the other worker waits for then."""
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def after_deaths(
     folders = {case: tmp_path_factory.mktemp(case) for case in DEATHS}  # not made by two threads at once
 
     def job(bed: Testbed, case: str) -> list[Ended]:
-        return run_job(bed, folders[case], PORT + 6, (JOB_WHERE, case, "3"), waits, forked=True)
+        return run_job(bed, folders[case], PORT + 6, (WHERE, case, JOB, "3"), waits, forked=True)
 
     first, second = DEATHS
     return dict(zip(DEATHS, side_by_side(lambda: job(testbed, first), lambda: job(beside, second)), strict=True))

@@ -13,7 +13,7 @@ the child could never import that module.
 from __future__ import annotations
 
 import functools
-import logging
+import os
 import time
 from collections.abc import Callable, MutableMapping
 from types import ModuleType
@@ -23,10 +23,10 @@ import numpy as np
 
 from prophet_byteps import agreement, meeting, partition
 from prophet_byteps import hook as hook_module
-from prophet_byteps.cutting import CutBoard
 from prophet_byteps.hook import Hook
-from prophet_byteps.learning import Learning, Stores
+from prophet_byteps.learning import Learning
 from prophet_byteps.library import Library
+from prophet_byteps.place import place_of
 from prophet_byteps.reports import Reports
 from prophet_scheduler import __version__, plugins
 from prophet_scheduler.core import settings as names
@@ -35,6 +35,7 @@ from prophet_scheduler.core.plan import Plan
 from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES, Settings, from_environ
 from prophet_scheduler.core.status import AgentStatus, HookStatus, LaneStatus
 from prophet_scheduler.frontends.ending import STALLED, at_end, end_process
+from prophet_scheduler.frontends.notices import logger, warn_of_unknown_variables
 from prophet_scheduler.frontends.records import require_records
 from prophet_scheduler.frontends.turning import TurningThread, tend_heap
 from prophet_scheduler.policies import Blocks, get_definition, policy_from_environ
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
 
 TURN_LIMIT_S = 5.0
 """Seconds to wait at exit for the agent's current turn. If it takes longer, the last events are lost."""
-
-logger = logging.getLogger("prophet_scheduler")
 
 
 class Agent:
@@ -69,9 +68,8 @@ class Agent:
         self._framework = framework
         self._settings = settings
         self._sizes = partition.sizes_of(settings, get_definition(settings.policy).blocks, framework)
-        stores = Stores(framework, settings, self._sizes, profile)
-        self._board = CutBoard(self._sizes.fixed, stores.first_cut)
-        self._learning = Learning(policy, self._board, stores, make_policy)
+        self._learning = Learning(framework, settings, self._sizes, policy, profile, make_policy)
+        self._board = self._learning.board
         self._library = library
         self._hook = hook
         self._no_hook = no_hook
@@ -104,7 +102,6 @@ class Agent:
             profile = load_profile(settings.profile_in)
         library, hook, no_hook = hook_module.load_for(framework)
         ours = names.users_own_partition_bytes(environ) is None
-        partition.chosen_by_prophet(ours)
         job = cls(framework, settings, policy, library, hook, no_hook, profile, make_policy)
         if hook is not None and framework == "torch" and (definition.traced or definition.of_graph is not None):
             from prophet_byteps.tracing import TraceBoard  # Few policies need it.
@@ -146,7 +143,6 @@ class Agent:
         if self._hook is not None and self._library is not None:
             try:
                 self._hook.attach(self._library, self._settings.watchdog_s)
-                hook_module.set_loaded(self._hook)
                 self._take_up(self._hook, self._learning.plan)
                 return
             except Exception as error:
@@ -159,7 +155,8 @@ class Agent:
 
         def begin() -> None:
             try:
-                meeting.warn_of_settings()
+                if place_of(os.environ)[0] == 0:  # one worker of the job
+                    warn_of_unknown_variables(os.environ)
                 self._begin()
             except Exception as error:
                 self._give_up(error)
@@ -227,13 +224,13 @@ class Agent:
         if not self._begun:
             self._begun = True
             tend_heap()
-            self._reports.begin(self._framework, self._thread.wake, self._learning.stores.arena)
+            self._reports.begin(self._framework, self._thread.wake, self._learning.arena)
         if self._hook is None or self._learning.session is not None:
             return
         from prophet_byteps.stall import StallDetector
 
         self._stall = StallDetector(self._settings.stall_s)
-        self._learning.begin(self._framework, self._settings, adapts=self._sizes.fixed is None)
+        self._learning.begin()
 
     def _observe(self, now: float, events: NDArray[Any]) -> None:
         self._reports.observe(now, events, self._learning.session, last=self._thread.stopped)
@@ -243,7 +240,7 @@ class Agent:
             return  # Nothing has been sent.
         from prophet_byteps.stall import Verdict, story
 
-        push, pull = (oldest(lane, self._learning.stores.arena) for lane in (status.pushes, status.pulls))
+        push, pull = (oldest(lane, self._learning.arena) for lane in (status.pushes, status.pulls))
         # BytePS opens a key, and waits until all workers have, before the hook sees a task for its first transfer.
         under_way = status.in_flight_bytes > 0 or bool(push or pull) or agreement.under_way() or meeting.ending
         verdict = self._stall.turn(now, finished, under_way)
@@ -255,7 +252,7 @@ class Agent:
         logger.warning("Prophet: %s", line)
 
     def _take_up(self, hook: Hook, plan: Plan) -> None:
-        self._reports.took_up(hook.set_plan(plan))
+        self._reports.took_up(*hook.set_plan(plan))
 
     def _finish(self) -> None:
         """Stop the thread and the observer, and write the requested records."""
@@ -269,8 +266,8 @@ class Agent:
             except Exception as error:
                 logger.warning("Prophet does not have the last events: %s: %s", type(error).__name__, error)
         self._reports.close(session)
-        if session is not None and not self._aside:
-            self._learning.stores.keep(session, self._board.in_force.cut)
+        if not self._aside:
+            self._learning.keep()
         self._reports.write(session, self._hook)
 
     def _status(self) -> AgentStatus:
@@ -294,7 +291,7 @@ class Agent:
             recut_reason=in_force.reason.why,
             recut_predicted_s=in_force.reason.predicted_s,
             refused=board.refused,
-            arena=self._learning.stores.arena,
+            arena=learning.arena,
             began_warm=learning.began_warm,
             kept_was_dropped=session.kept_was_dropped if session else "",
             barrier=board.barrier,

@@ -3,8 +3,8 @@
 Rule of this file: rows, topics, and the line that reports who has what. `PageExchange` (exchange.py) moves a page of
 bytes; only `wait` reads the clock.
 
-Each worker writes its settings as text (docs/decisions/agreement-through-the-engine.md). Each text is a row of fixed
-length in a tensor of bytes. BytePS sums these tensors, and the sum contains all rows. So all workers go on or all exit.
+Each worker's text is a row in a tensor of bytes, and BytePS's sum of these tensors contains all rows
+(docs/decisions/agreement-through-the-engine.md).
 
     agreement.propose(topic, text)   sends this worker's text; returns at once
     agreement.settle(topic)          waits until all have answered; the process exits if they differ
@@ -21,15 +21,15 @@ A slot has 16 pages whatever the number of workers (more for more than 256); onl
 from __future__ import annotations
 
 import hashlib
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.frontends.ending import STALLED, WRONG, end_process
+from prophet_scheduler.frontends.notices import logger
 
 ROW_BYTES = 256
 PAGE_BYTES = 4096
@@ -48,8 +48,6 @@ START_LIMIT_S = 30.0
 WARN_S = 30.0
 """Seconds without an answer before one warning names what is awaited."""
 POLL_S = 0.002
-
-logger = logging.getLogger("prophet_scheduler")
 
 Answer = Callable[[], bytes | None]
 """Function that returns the summed page, or None while it is in flight."""
@@ -136,19 +134,6 @@ def encode_row(text: str) -> bytes:
     return MAGIC + hashlib.sha256(body).digest()[:_DIGEST_BYTES] + body[:_TEXT_BYTES].ljust(_TEXT_BYTES, b"\0")
 
 
-class Row(NamedTuple):
-    digest: bytes
-    text: str
-
-
-def decode_row(row: bytes) -> Row | None:
-    """Return the row that a worker wrote; None if Prophet did not write it."""
-    head, rest = row[: len(MAGIC)], row[len(MAGIC) :]
-    if head != MAGIC:
-        return None
-    return Row(rest[:_DIGEST_BYTES], rest[_DIGEST_BYTES:].rstrip(b"\0").decode(errors="replace"))
-
-
 def page_count(workers: int) -> int:
     """Return the number of pages that hold a row for each worker."""
     return -(-workers // _ROWS)
@@ -168,19 +153,22 @@ def rows_of(pages: Sequence[bytes], workers: int) -> list[bytes]:
 
 def difference(rows: Sequence[bytes]) -> str:
     """Return a line that reports which workers have what; "" if all have the same."""
-    who: dict[Row | None, list[int]] = {}
+    who: dict[bytes, list[int]] = {}
     for rank, row in enumerate(rows):
-        who.setdefault(decode_row(row), []).append(rank)
-    if len(who) == 1 and None not in who:
+        who.setdefault(row if row.startswith(MAGIC) else b"", []).append(rank)
+    if len(who) == 1 and b"" not in who:
         return ""
     shown = "; ".join(f"{_workers(ranks)}: {_words(row)}" for row, ranks in who.items())
     return f"the workers of this job differ, and must be alike: {shown}"
 
 
-def _words(row: Row | None) -> str:
-    if row is None:
+def _words(row: bytes) -> str:
+    """Return the text in a row that Prophet wrote; of a text that was truncated, also the digest."""
+    if not row:
         return "not running this Prophet"
-    return row.text if len(row.text.encode()) < _TEXT_BYTES else f"{row.text}... ({row.digest.hex()[:6]})"
+    digest, text = row[len(MAGIC) : -_TEXT_BYTES], row[-_TEXT_BYTES:].rstrip(b"\0")
+    said = text.decode(errors="replace")
+    return said if len(text) < _TEXT_BYTES else f"{said}... ({digest.hex()[:6]})"
 
 
 def _workers(ranks: list[int]) -> str:

@@ -20,7 +20,7 @@ import functools
 import os
 import threading
 from types import ModuleType
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn
 
 from prophet_scheduler.frontends.importlib_bootstrap import Execute, around_import
 from prophet_scheduler.frontends.notices import logger, speaks, warn_of_no_policy
@@ -38,13 +38,6 @@ _JOB = (
 _hooked: str | None = None  # the framework whose part of BytePS the hook was loaded for
 
 
-class ProcessAgent(Protocol):
-    """Prophet in a process of a job."""
-
-    def start(self, module: ModuleType) -> None: ...
-    def step_aside(self, why: str) -> None: ...
-
-
 def _run(framework: str, module: ModuleType, execute: Execute) -> None:
     """Execute BytePS's module, and switch Prophet on around it."""
     global _hooked
@@ -58,7 +51,7 @@ def _run(framework: str, module: ModuleType, execute: Execute) -> None:
         _keep_apart(framework)
         execute(module)
         return
-    job: ProcessAgent | None = None
+    job: Any = None
     try:
         from prophet_scheduler.core.errors import UserError
 
@@ -114,8 +107,8 @@ def _keep_apart(framework: str) -> None:
         logger.warning("%s, which may fail: %s", say, error)
 
 
-def _prepare(framework: str) -> ProcessAgent:
-    """Return the agent that BYTEPS_SCHEDULER selects. Raises UserError for a wrong setting."""
+def _prepare(framework: str) -> Any:
+    """Return the agent that BYTEPS_SCHEDULER selects, as Agent or one like it. Raises UserError for a wrong setting."""
     from prophet_scheduler import plugins
     from prophet_scheduler.core.errors import UserError
 
@@ -123,8 +116,7 @@ def _prepare(framework: str) -> ProcessAgent:
         raise UserError(line)
     of_plugin = plugins.load(plugins.AGENTS, os.environ[SCHEDULER].strip().lower())
     if of_plugin is not None:
-        job: ProcessAgent = of_plugin.prepare(framework, os.environ)
-        return job
+        return of_plugin.prepare(framework, os.environ)
     from prophet_byteps.agent import Agent
 
     return Agent.prepare(framework, os.environ)

@@ -1,16 +1,7 @@
-"""The cut of a job's gradients, the same on every worker in every round.
+"""The cut of a job's gradients, the same on every worker in every round (docs/decisions/agreed-cuts.md).
 
 Rule of this file: whose cut holds, and from which round on. exchange.py sends pages of bytes,
 prophet_scheduler/core/cut.py defines a cut, and the policy chooses the best one.
-
-A key's length is fixed at its first push, so all workers must cut alike in every round (docs/decisions/agreed-cuts.md).
-The last process of the first machine decides: on each machine only the last one talks to the servers. After the last
-block of some rounds (PageRounds) each worker sends a page with its measured network, the decider also with the wanted
-cut and credit. Before the next round's first block a worker waits for the sum of these pages, which has usually arrived
-long before, and takes up its cut. So all workers read the same page before the same round.
-
-The cut belongs to the job: a worker whose agent or hook has failed still sends pages and follows. If the decider's has
-failed, the cut stays as it is.
 
 A page has PAGE_BYTES. Its first half has the cut (`Cut.encode`; zeros if none is wanted) and ends with 8 bytes for the
 credit (bytes, 0 for none). The second half has a row of 16 bytes for each worker, by rank: bandwidth, overhead and
@@ -21,7 +12,6 @@ acknowledgement delay of its network as 32-bit floats, then its machine's free s
 
 from __future__ import annotations
 
-import logging
 import struct
 import threading
 from collections import deque
@@ -34,6 +24,7 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES
 from prophet_scheduler.forks import free_in_forks
+from prophet_scheduler.frontends.notices import logger
 
 if TYPE_CHECKING:
     from prophet_byteps.tracing import TraceBoard
@@ -46,8 +37,6 @@ _CREDIT_AT = _ROWS_AT - _CREDIT.size
 KEPT_ITERATIONS = 64
 """Maximum iterations kept for the agent; older ones are dropped."""
 MOST_ROWS = (PAGE_BYTES - _ROWS_AT) // _ROW.size
-
-logger = logging.getLogger("prophet_scheduler")
 
 
 class Wish(NamedTuple):
@@ -134,12 +123,10 @@ def cut_from(cut: Cut, place: int) -> Cut:
     return Cut((Segment(0, cut.block_bytes_at(place)), *later))
 
 
-def _learning(sizes: Sequence[int]) -> Cut:
-    return learning_cut(sum(sizes))
-
-
 def decider(local_size: int) -> int:
-    """Return the rank of the deciding worker: the last of the `local_size` processes on the first machine."""
+    """Return the rank of the deciding worker: the last of the `local_size` processes on the first machine. On each
+    machine only the last one talks to the servers.
+    """
     return local_size - 1
 
 
@@ -147,14 +134,16 @@ class CutBoard:
     """Notes between the agent's thread and the front ends of one process. Thread-safe.
 
     `fixed` is the cut of a job whose cut never changes, so that no pages are sent; None if plans decide the cut.
-    `first_cut(sizes)` returns this worker's first cut, for gradients of these bytes in forward order.
+    `first_cut(sizes)` returns this worker's first cut, for gradients of these bytes in forward order, and never raises.
     """
 
-    def __init__(self, fixed: Cut | None, first_cut: Callable[[Sequence[int]], Cut] = _learning) -> None:
+    def __init__(
+        self, fixed: Cut | None, first_cut: Callable[[Sequence[int]], Cut] = lambda sizes: learning_cut(sum(sizes))
+    ) -> None:
         self.fixed = fixed
+        self.first_cut = first_cut
         self.trace: TraceBoard | None = None
         """Board for traced times; None if the policy does not plan with them."""
-        self._first_cut = first_cut
         self._lock = free_in_forks(threading.Lock())
         self._wanted = NOTHING
         self._reason = NO_REASON
@@ -216,14 +205,6 @@ class CutBoard:
                     self._ended = deque(maxlen=KEPT_ITERATIONS)
                 if ended is not None:
                     self._ended.append(ended)
-
-    def first_cut(self, sizes: Sequence[int]) -> Cut:
-        """Return this worker's first cut, for gradients of these bytes in forward order."""
-        try:
-            return self._first_cut(sizes)
-        except Exception as error:
-            self.complain(f"results of earlier runs cannot be used ({type(error).__name__}: {error})")
-            return _learning(sizes)
 
     def goes_on(self, number: int, barrier: bool, half: bool = False) -> None:
         """Record observations of optimizer `number` so far, for the agent."""

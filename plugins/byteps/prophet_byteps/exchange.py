@@ -18,6 +18,7 @@ from typing import Any
 
 from prophet_byteps import agreement
 from prophet_byteps.agreement import PAGE_BYTES, START, START_LIMIT_S, Agreement, Answer, PageExchange
+from prophet_byteps.library import extension
 from prophet_scheduler import plugins
 from prophet_scheduler.frontends.ending import STALLED, WRONG
 
@@ -89,15 +90,15 @@ def exchange_of(bps: Any, framework: str) -> PageExchange:
 
 
 class EngineConnection:
-    """Waits, in a thread, until BytePS has connected to all workers and servers.
+    """Waits, in a thread, until the imported module's BytePS has connected to all workers and servers.
 
     `limited`: True if this process is the one that connects. The others' answers then follow within moments.
     """
 
-    def __init__(self, library: Path) -> None:
+    def __init__(self, bps: Any) -> None:
         self.done = threading.Event()
         self.limited = False
-        function = getattr(ctypes.CDLL(str(library)), _CONNECT, None)
+        function = getattr(ctypes.CDLL(str(extension(Path(bps.__file__).parent))), _CONNECT, None)
         if function is None:
             self.done.set()
             return
@@ -110,11 +111,6 @@ class EngineConnection:
         threading.Thread(target=connect, name="prophet-connect", daemon=True).start()
 
 
-def library_of(bps: Any) -> Path:
-    """Return the path of the imported module's extension."""
-    return next(Path(bps.__file__).parent.glob("c_lib*.so"))
-
-
 def agree_on_start(bps: Any, framework: str, text: str, stall_s: float | None) -> None:
     """Return when all workers have started with the same `text`. The process exits if they have not.
 
@@ -125,7 +121,7 @@ def agree_on_start(bps: Any, framework: str, text: str, stall_s: float | None) -
     group = Agreement(exchange_of(bps, framework), bps.rank(), bps.size())
     agreement.activate(group, stall_s)
 
-    connection = EngineConnection(library_of(bps))
+    connection = EngineConnection(bps)
     what = "all workers and servers to start"
     there = agreement.wait(connection.done.is_set, what, stall_s)
     if there:
@@ -143,7 +139,7 @@ def refuse_to_start(bps: Any, framework: str, why: str) -> None:
     """Tell the other workers why this one exits, so that they do not wait for it. May block."""
     bps.init()
     group = Agreement(exchange_of(bps, framework), bps.rank(), bps.size(), end=lambda line, status: None)
-    agreement.wait(EngineConnection(library_of(bps)).done.is_set, "all workers")
+    agreement.wait(EngineConnection(bps).done.is_set, "all workers")
     group.propose(START, f"cannot start: {why}")
     agreement.wait(lambda: group.settled(START), "all workers")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import sysconfig
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,20 +28,10 @@ _OLD_STRINGS, _WITHOUT_COMPRESSION = 1, 2
 """Flags that tell prophet_hook_attach about the library."""
 PUSH_ONLY, PULL_ONLY = -(1 << 30), -(1 << 30) - 1
 """Priorities of tasks that are only pushed, or only pulled (hook.cc has the same values)."""
-_NEWEST = "prophet_hook_give_size"
-"""Newest function of the hook, which the hooks of older releases lack."""
 _DRAIN_EVENTS = 1 << 16
 """Maximum events drained at a time (24 bytes each)."""
 POLL_S = 0.001
 """Seconds between a front end's checks of its transfers if no hook can wake it."""
-
-
-@dataclass(frozen=True)
-class TakenPlan:
-    """A plan that the hook has taken up: its number in the event record, and its bytes."""
-
-    number: int
-    encoded: bytes
 
 
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
@@ -108,7 +97,8 @@ def check_layouts(native: ctypes.CDLL) -> int:
     layouts = _Layouts()
     try:
         native.prophet_hook_layouts(ctypes.byref(layouts))
-        getattr(native, _NEWEST)
+        for name in _FUNCTIONS:
+            getattr(native, f"prophet_hook_{name}")
     except AttributeError:
         raise HookError("the native hook is from an older Prophet; reinstall Prophet") from None
     known = (EVENT_VERSION, EVENT_DTYPE.itemsize, plan_codec.VERSION)
@@ -159,11 +149,13 @@ class Hook:
 
     def attach(self, library: Library, watchdog_s: float) -> None:
         """Find BytePS's own functions, and start scheduling. Raises HookError if one is missing."""
+        global _loaded
         why = ctypes.create_string_buffer(256)
         core = _OLD_STRINGS * library.old_string_abi + _WITHOUT_COMPRESSION * (not library.compresses)
         failed = self._native.prophet_hook_attach(str(library.path).encode(), core, watchdog_s, why, len(why))
         if failed:
             raise HookError(why.value.decode())
+        _loaded = self
 
     def step_aside(self, why: str) -> None:
         """Behave like stock BytePS from now on. Waiting tasks go to BytePS in order of arrival."""
@@ -191,17 +183,16 @@ class Hook:
         """Set the partition size, in bytes, of the tensor with this name in BytePS, before its first push."""
         self._native.prophet_hook_give_size(name.encode(), size)
 
-    def set_plan(self, plan: Plan) -> TakenPlan:
-        """Swap in both halves of the plan. Raises HookError, and keeps the old plan, if the hook rejects it."""
-        return self.set_encoded_plan(encode_plan(plan))
-
-    def set_encoded_plan(self, encoded: bytes) -> TakenPlan:
-        """Do the same as `set_plan` with an encoded plan (core/plan_codec.py)."""
+    def set_plan(self, plan: Plan) -> tuple[int, bytes]:
+        """Swap in both halves of the plan. Return its number in the event record, and its bytes. Raises HookError, and
+        keeps the old plan, if the hook rejects it.
+        """
+        encoded = encode_plan(plan)
         why = ctypes.create_string_buffer(256)
         number: int = self._native.prophet_hook_set_plan(encoded, len(encoded), why, len(why))
         if number < 0:
             raise HookError(f"the hook cannot take a plan: {why.value.decode()}")
-        return TakenPlan(number, encoded)
+        return number, encoded
 
     def reset(self) -> None:
         """Forget all waiting and in-flight tasks: BytePS is being suspended or shut down. The plan stays.
@@ -244,11 +235,6 @@ _loaded: Hook | None = None
 def loaded() -> Hook | None:
     """Return the hook of this process; None if it is off."""
     return _loaded
-
-
-def set_loaded(hook: Hook) -> None:
-    global _loaded
-    _loaded = hook
 
 
 def set_identity(by: str) -> None:

@@ -10,7 +10,6 @@ front end fails, the workers agree or exit before anything is sent.
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,14 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prophet_byteps import agreement, partition
-from prophet_byteps.cutting import Reason
+from prophet_byteps.cutting import CutBoard, Reason
 from prophet_byteps.place import decides, shape_of, where_it_runs
 from prophet_scheduler.core.cut import Cut, learning_cut
+from prophet_scheduler.frontends.notices import logger
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from prophet_byteps.cutting import CutBoard
     from prophet_byteps.tracing import Traced
     from prophet_scheduler.core.choice import Shape
     from prophet_scheduler.core.plan import Plan
@@ -34,70 +33,6 @@ if TYPE_CHECKING:
     from prophet_scheduler.core.settings import Settings
     from prophet_scheduler.frontends.warm import WarmStart
     from prophet_scheduler.session.session import Session
-
-logger = logging.getLogger("prophet_scheduler")
-
-FORWARD_IDS = ("mxnet",)
-"""Frameworks whose gradient ids are taken to be the forward order. In MXNet the order of arrival says little: its
-threads hand over gradients that become ready at about the same time in any order."""
-
-
-class Stores:
-    """Learned values kept between runs of this job: for its optimizers, or for the program's own pushes."""
-
-    def __init__(self, framework: str, settings: Settings, sizes: partition.Sizes, profile: Profile | None) -> None:
-        self._framework = framework
-        self._settings = settings
-        self._sizes = sizes
-        self._profile = profile
-        self._warm: WarmStart | None = None
-        self._pushes: KeptPushes | None = None
-
-    @property
-    def arena(self) -> bool:
-        """True if gradients lie in an arena, so that event ids are places in it. Otherwise they stay whole."""
-        return self._framework not in partition.WHOLE_GRADIENTS
-
-    def first_cut(self, sizes: Sequence[int]) -> Cut:
-        """Return this worker's first cut. Called in the program's own thread, once the gradients are known."""
-        if self._warm is None:
-            from prophet_scheduler.frontends.warm import WarmStart
-
-            where = self._where() | {"blocks": str(self._sizes)}
-            self._warm = WarmStart(self._settings.cache, where, self._learning_cut, self._profile, self.arena)
-        return self._warm.first_cut(sizes)
-
-    def _where(self) -> dict[str, str]:
-        return {**where_it_runs(os.environ), "framework": self._framework, "policy": self._settings.policy}
-
-    def _learning_cut(self, sizes: Sequence[int]) -> Cut:
-        # Gradients that stay whole cannot have blocks of several sizes at once.
-        return learning_cut(sum(sizes)) if self.arena else Cut.uniform(partition.LEARNING_BYTES)
-
-    def agree_on_pushes(self, module: Any, policy: Policy) -> int:
-        """If blocks adapt, agree on the partition size (bytes) of tensors that the program itself pushes with a
-        priority. Return 0 if BytePS's own size applies. `policy` predicts the best size.
-        """
-        if not self.arena or self._sizes.fixed is not None or agreement.active() is None:
-            return 0
-        own_pushes = importlib.import_module(f"prophet_byteps.{self._framework}.own_pushes")
-        if self._pushes is None:
-            self._pushes = KeptPushes(self._settings.cache, self._where(), policy, shape_of(os.environ))
-        size: int = own_pushes.agree(module, self._pushes.size)
-        self._pushes.cut = Cut.uniform(size) if size else None
-        return size
-
-    def in_use(self, session: Session, cut: Cut | None) -> tuple[WarmStart | None, Cut | None]:
-        """Return (store of the learned values, cut they apply to). `cut` is the optimizers' cut in force."""
-        if self._warm is None and self._pushes is not None and self._pushes.cut and session.profiler.iterations:
-            return self._pushes.warm, self._pushes.cut
-        return self._warm, cut
-
-    def keep(self, session: Session, cut: Cut | None) -> None:
-        """Keep the learned values for the next run. Called at the end of the process."""
-        warm, cut = self.in_use(session, cut)
-        if warm is not None:
-            warm.keep(session.learned(cut))
 
 
 class KeptPushes:
@@ -144,15 +79,28 @@ class KeptPushes:
 
 
 class Learning:
-    """Learning of one process. It starts with `policy`; `make_policy(bytes)` returns it for another block size."""
+    """Learning of one process. It starts with `policy`; `make_policy(bytes)` returns it for another block size.
+    `profile` is the user's. Learned values are kept between runs: for optimizers, or for the program's own pushes.
+    """
 
     def __init__(
-        self, policy: Policy, board: CutBoard, stores: Stores, make_policy: Callable[[int], Policy] | None = None
+        self,
+        framework: str,
+        settings: Settings,
+        sizes: partition.Sizes,
+        policy: Policy,
+        profile: Profile | None = None,
+        make_policy: Callable[[int], Policy] | None = None,
     ) -> None:
-        self.policy = policy
+        self._framework = framework
+        self._settings = settings
+        self._sizes = sizes
+        self._profile = profile
         self._make_policy = make_policy
-        self._board = board
-        self.stores = stores
+        self._warm: WarmStart | None = None
+        self._pushes: KeptPushes | None = None
+        self.board = CutBoard(sizes.fixed, self.first_cut)
+        self.policy = policy
         self.plan = policy.plan(None, None)
         """The plan in force on this worker."""
         self.plans = 0
@@ -165,44 +113,90 @@ class Learning:
         self._traced: Traced | None = None
         self._interface: str | None = None
 
-    def begin(self, framework: str, settings: Settings, adapts: bool) -> None:
-        """Create the session. `adapts`: the job's cut may change."""
+    @property
+    def arena(self) -> bool:
+        """True if gradients lie in an arena, so that event ids are places in it. Otherwise they stay whole, and ids are
+        taken to be the forward order.
+        """
+        return self._framework not in partition.WHOLE_GRADIENTS
+
+    def first_cut(self, sizes: Sequence[int]) -> Cut:
+        """Return this worker's first cut. Called in the program's own thread, once the gradients are known."""
+        if self._warm is None:
+            from prophet_scheduler.frontends.warm import WarmStart
+
+            where = self._where() | {"blocks": str(self._sizes)}
+            self._warm = WarmStart(self._settings.cache, where, self._learning_cut, self._profile, self.arena)
+        return self._warm.first_cut(sizes)
+
+    def _where(self) -> dict[str, str]:
+        return {**where_it_runs(os.environ), "framework": self._framework, "policy": self._settings.policy}
+
+    def _learning_cut(self, sizes: Sequence[int]) -> Cut:
+        # Gradients that stay whole cannot have blocks of several sizes at once.
+        return learning_cut(sum(sizes)) if self.arena else Cut.uniform(partition.LEARNING_BYTES)
+
+    def agree_on_pushes(self, module: Any) -> None:
+        """If blocks adapt, agree on the partition size of tensors that the program itself pushes with a priority, and
+        plan for it. Other sizes are BytePS's own.
+        """
+        if not self.arena or self._sizes.fixed is not None or agreement.active() is None:
+            return
+        own_pushes = importlib.import_module(f"prophet_byteps.{self._framework}.own_pushes")
+        if self._pushes is None:
+            self._pushes = KeptPushes(self._settings.cache, self._where(), self.policy, shape_of(os.environ))
+        size: int = own_pushes.agree(module, self._pushes.size)
+        self._pushes.cut = Cut.uniform(size) if size else None
+        if size and self._make_policy is not None:
+            self.policy = self._make_policy(size)
+            if self.session is not None:
+                self.session.policy = self.policy
+
+    def begin(self) -> None:
+        """Create the session."""
         from prophet_scheduler.learn.nic import interface_towards
         from prophet_scheduler.session.messages import SessionTerms
         from prophet_scheduler.session.session import Session
 
         scheduler_host = os.environ.get("DMLC_PS_ROOT_URI")
         self._interface = interface_towards(scheduler_host) if scheduler_host else None
+        adapts = self._sizes.fixed is None
         terms = SessionTerms(
-            settings.monitor_s,
-            forward_ids=framework in FORWARD_IDS,
-            arena=self.stores.arena,
+            self._settings.monitor_s,
+            # Whole gradients arrive in any order: MXNet's threads hand over those that become ready at about one time.
+            forward_ids=not self.arena,
+            arena=self.arena,
             shape=shape_of(os.environ),
             adapts=adapts and decides(os.environ),
             follows=adapts and not decides(os.environ),
-            learns_order=self.stores.arena,
+            learns_order=self.arena,
         )
         self.session = Session(self.policy, terms)
         searches = ["prophet_scheduler.policies.algorithms.chooser"] if hasattr(self.policy, "search") else []
         for name in ("prophet_scheduler.core.files", "prophet_scheduler.policies.algorithms.stock", *searches):
             importlib.import_module(name)  # The agent's thread must not import anything.
 
-    def agree_on_pushes(self, module: Any) -> None:
-        """Agree on the partition size of the program's own pushes, and plan for it."""
-        size = self.stores.agree_on_pushes(module, self.policy)
-        if size and self._make_policy is not None:
-            self.policy = self._make_policy(size)
-            if self.session is not None:
-                self.session.policy = self.policy
+    def _in_use(self, session: Session) -> tuple[WarmStart | None, Cut | None]:
+        """Return (store of the learned values, cut they apply to)."""
+        if self._warm is None and self._pushes is not None and self._pushes.cut and session.profiler.iterations:
+            return self._pushes.warm, self._pushes.cut
+        return self._warm, self.board.in_force.cut
+
+    def keep(self) -> None:
+        """Keep the learned values for the next run. Called at the end of the process."""
+        if self.session is not None:
+            warm, cut = self._in_use(self.session)
+            if warm is not None:
+                warm.keep(self.session.learned(cut))
 
     def turn(self, session: Session, now: float, events: NDArray[Any]) -> Plan | None:
         """Process events since the last turn, and leave wishes on the board. Return the new plan, if any."""
         from prophet_scheduler.learn.nic import sample_nic
         from prophet_scheduler.session.messages import ForwardTraced, Remembered, TakeUp, Turn, Want
 
-        board = self._board
+        board = self.board
         in_force = board.in_force
-        warm, cut = self.stores.in_use(session, in_force.cut)
+        warm, cut = self._in_use(session)
         if warm is not None and (kept := warm.take()) is not None:
             session.on(Remembered(kept))
             self.began_warm = True

@@ -6,22 +6,19 @@ Rule of this file: wrappers of the calls that start and end BytePS. agreement.py
 from __future__ import annotations
 
 import functools
-import logging
 import os
 from collections.abc import Callable
 from typing import Any
 
 from prophet_byteps import agreement
-from prophet_byteps.place import place_of
 from prophet_scheduler.core import settings as names
 from prophet_scheduler.frontends.ending import at_end, finish_first
+from prophet_scheduler.frontends.notices import logger
 
 EXIT_LIMIT_S = 5.0
 """Maximum seconds to wait for workers that have not answered, before BytePS shuts down or the process exits."""
 ending = False
 """True while BytePS shuts down, which waits for all workers and servers, and for its scheduler."""
-
-logger = logging.getLogger("prophet_scheduler")
 
 
 def attend(
@@ -66,14 +63,6 @@ def attend(
 
     module.init, module.resume = init_and_agree, resume_and_agree
     finish_first(module, _answer_before_the_end, _ended)
-
-
-def warn_of_settings() -> None:
-    """Warn about unknown variables, on one worker of the job."""
-    if place_of(os.environ)[0] == 0:
-        from prophet_scheduler.frontends.notices import warn_of_unknown_variables
-
-        warn_of_unknown_variables(os.environ)
 
 
 def not_compared(error: Exception) -> None:

@@ -14,14 +14,18 @@ the old number cut differently. It is one number for the whole process.
 from __future__ import annotations
 
 import ctypes
-import logging
 import mmap
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from prophet_byteps.library import extension
+from prophet_scheduler.core import settings as names
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES, Settings
 from prophet_scheduler.frontends.ending import WRONG, end_process
+from prophet_scheduler.frontends.notices import logger
 from prophet_scheduler.policies import Blocks
 
 BYTEPS_OWN_BYTES = MOST_BLOCK_BYTES
@@ -31,10 +35,6 @@ WHOLE_GRADIENTS = ("mxnet",)
 LEARNING_BYTES = 512 * 1024
 """First partition size of such a job if it adapts. Smaller gradients make messages of other sizes to learn from."""
 _PARTITION_BYTES = "_ZN6byteps6common12BytePSGlobal16_partition_bytesE"
-
-logger = logging.getLogger("prophet_scheduler")
-
-_ours = False
 
 
 @dataclass(frozen=True)
@@ -69,19 +69,13 @@ def sizes_of(settings: Settings, blocks: Blocks, framework: str) -> Sizes:
     return Sizes(size, None if adaptive else Cut.uniform(size), fusion)
 
 
-def chosen_by_prophet(ours: bool) -> None:
-    """Record whether Prophet chose the partition size in BytePS's environment. A size that the user chose stays."""
-    global _ours
-    _ours = ours
-
-
 def give_back(bps: Any, largest_sent: int) -> None:
     """Restore BytePS's own partition size, for a job that compresses. `largest_sent`: bytes of the largest tensor sent.
 
-    The process exits with one line if the small size has already cut a tensor, or BytePS has no such number.
+    A size that the user chose stays. The process exits with one line if the small size has already cut a tensor, or
+    BytePS has no such number.
     """
-    global _ours
-    if not _ours:
+    if names.users_own_partition_bytes(os.environ) is not None:
         return
     mend = f"set BYTEPS_PARTITION_BYTES={BYTEPS_OWN_BYTES} on all workers"
     number = Number.of(bps)
@@ -92,7 +86,7 @@ def give_back(bps: Any, largest_sent: int) -> None:
             line = "this job asks for compression after it has sent tensors in Prophet's small partitions"
             end_process(f"{line}, and compressing those would change what it learns; {mend}", WRONG)
         number.set(BYTEPS_OWN_BYTES)
-    _ours = False
+    os.environ[names.BYTEPS_PARTITION_BYTES] = str(BYTEPS_OWN_BYTES)  # for a BytePS that restarts
     logger.info("Prophet leaves BytePS's own partition size to a job that compresses gradients")
 
 
@@ -106,10 +100,9 @@ class Number:
     @classmethod
     def of(cls, bps: Any) -> Number | None:
         """Return the number of the imported module `bps`; None if its library has no such number."""
-        from prophet_byteps.exchange import library_of  # Few jobs need it.
-
+        library = ctypes.CDLL(str(extension(Path(bps.__file__).parent)))
         try:
-            cell = ctypes.c_uint32.in_dll(ctypes.CDLL(str(library_of(bps))), _PARTITION_BYTES)
+            cell = ctypes.c_uint32.in_dll(library, _PARTITION_BYTES)
         except ValueError:
             return None
         return cls(cell, bps.local_size() * mmap.PAGESIZE)

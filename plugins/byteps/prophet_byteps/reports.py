@@ -5,18 +5,18 @@ Rule of this file: the observer and the kept events. Times are seconds of the st
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from prophet_byteps.place import decides, place_of, shape_of
+from prophet_scheduler.frontends.notices import logger
 from prophet_scheduler.frontends.records import event_buffer, write_records
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from prophet_byteps.hook import Hook, TakenPlan
+    from prophet_byteps.hook import Hook
     from prophet_scheduler.core.event_record import EventRecord, RecordBuffer
     from prophet_scheduler.core.profile import Profile
     from prophet_scheduler.core.settings import Settings
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from prophet_scheduler.session.session import Session
     from prophet_scheduler.watch.observer import Observer
     from prophet_scheduler.watch.status import Predicted
-
-logger = logging.getLogger("prophet_scheduler")
 
 
 class Reports:
@@ -65,10 +63,10 @@ class Reports:
         if self._kept is not None:
             self._kept.keep(events)
 
-    def took_up(self, taken: TakenPlan) -> None:
+    def took_up(self, number: int, encoded: bytes) -> None:
         """Record a plan that the hook has taken up."""
         if self._kept is not None:
-            self._kept.keep_plan(taken.number, taken.encoded)
+            self._kept.keep_plan(number, encoded)
 
     def predict(self, session: Session) -> None:
         """Predict iterations under the session's plan, for the observer."""

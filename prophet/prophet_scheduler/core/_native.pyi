@@ -1,4 +1,4 @@
-"""Types of the native part, which core/native/module.cc and simulator_module.cc implement."""
+"""Types of the native part, which core/native/module.cc implements."""
 
 import enum
 from collections.abc import Callable, Sequence

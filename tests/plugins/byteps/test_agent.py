@@ -20,7 +20,6 @@ from prophet_byteps import agent, agreement, exchange, meeting
 from prophet_byteps import hook as hook_module
 from prophet_byteps.agent import Agent, oldest
 from prophet_byteps.cutting import CutBoard, Reason, Wish
-from prophet_byteps.hook import TakenPlan
 from prophet_byteps.library import HookError
 from prophet_byteps.place import decides, place_of, shape_of
 from prophet_byteps.stall import Oldest
@@ -69,11 +68,11 @@ class Hook:
 
     def attach(self, library: object, watchdog_s: float) -> None: ...
 
-    def set_plan(self, plan: Plan) -> TakenPlan:
+    def set_plan(self, plan: Plan) -> tuple[int, bytes]:
         if self.taken == self.plans:
             raise HookError("the hook cannot take a plan: of another kind")
         self.taken += 1
-        return TakenPlan(self.taken - 1, encode_plan(plan))
+        return self.taken - 1, encode_plan(plan)
 
     def drain(self) -> Any:
         return self.events

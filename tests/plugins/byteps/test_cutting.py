@@ -25,7 +25,7 @@ from prophet_byteps.cutting import (
     networks_of_page,
     wish_of_page,
 )
-from prophet_scheduler.core.cut import MOST_SEGMENTS, RECUT_ROUNDS, UNIT_BYTES, Cut, Refusal, Segment, learning_cut
+from prophet_scheduler.core.cut import MOST_SEGMENTS, RECUT_ROUNDS, UNIT_BYTES, Cut, Refusal, Segment
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES
 from support.exchanges import Line, Server, summed
@@ -296,15 +296,6 @@ def test_what_is_no_cut_is_one_warning_and_the_cut_stays_on_all(
     assert len(caplog.records) == 3, "one a process"
     assert "blocks stay as they are" in caplog.text
     assert group[1].board.networks == ()
-
-
-def test_a_first_cut_that_cannot_be_made_is_the_learning_cut(caplog: pytest.LogCaptureFixture) -> None:
-    def fail(sizes: object) -> Cut:
-        raise OSError("a broken file")
-
-    board = CutBoard(None, fail)
-    assert board.first_cut(SIZES) == learning_cut(sum(SIZES))
-    assert "a broken file" in caplog.text
 
 
 def test_a_second_optimizer_cuts_its_own_part_of_what_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from prophet_byteps import partition
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
-from prophet_scheduler.core.settings import Settings
+from prophet_scheduler.core.settings import BYTEPS_PARTITION_BYTES, CHOSEN, Settings
 from prophet_scheduler.frontends.ending import WRONG
 from prophet_scheduler.policies import Blocks
 from support.ending import ProcessEnded, end_process
@@ -32,7 +32,8 @@ def bps(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     build(library, source, "-shared", "-fPIC")
 
     monkeypatch.setattr(partition, "end_process", end_process)
-    monkeypatch.setattr(partition, "_ours", True)
+    for name in (BYTEPS_PARTITION_BYTES, CHOSEN):
+        monkeypatch.setenv(name, "131072")
     return SimpleNamespace(__file__=str(tmp_path / "__init__.py"), local_size=lambda: 3, known=request.param == SOURCE)
 
 
@@ -47,16 +48,14 @@ def test_it_is_bytepss_own_rounded_as_byteps_rounds(bps: Any) -> None:
         partition.give_back(bps, largest_sent=131072)
         assert size(bps) == 4104192  # the next multiple of three pages
         partition.give_back(bps, largest_sent=10**9)  # done once, for good
-        partition.chosen_by_prophet(True)
-        partition.give_back(bps, largest_sent=10**9)  # it is BytePS's own already
     else:
         with pytest.raises(ProcessEnded, match="too small; set BYTEPS_PARTITION_BYTES=4096000 on all workers") as ended:
             partition.give_back(bps, largest_sent=0)
         assert ended.value.status == WRONG
 
 
-def test_what_the_user_chose_stays(bps: Any) -> None:
-    partition.chosen_by_prophet(False)
+def test_what_the_user_chose_stays(bps: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(CHOSEN)
     partition.give_back(bps, largest_sent=0)
     if bps.known:
         assert size(bps) == 131072

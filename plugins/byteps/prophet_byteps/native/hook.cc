@@ -1,11 +1,10 @@
 // The BytePS hook: takes over the PUSH and PULL queues of an unmodified BytePS core.
 //
-// Rule of this file: glue between BytePS's threads and prophet::TwoLaneQueue. It owns the lock, the clock and the
-// waiting, and decides nothing. originals.h and layout.h have the facts about BytePS; partitions.h gives tensors
-// different partition sizes.
+// Rule of this file: glue between BytePS's threads and TwoLaneQueue. It owns the lock, the clock and the waiting, and
+// decides nothing. originals.h and layout.h have the facts about BytePS; partitions.h gives tensors different partition
+// sizes.
 //
-// How it takes over (docs/decisions/taking-over-by-symbol.md). This library defines functions of BytePS's queues and is
-// loaded first with RTLD_GLOBAL, so the core's calls come here. PUSH and PULL tasks wait in our queue. A chosen task
+// docs/decisions/taking-over-by-symbol.md says how it takes over. PUSH and PULL tasks wait in our queue. A chosen task
 // still passes through BytePS's own queue: it is added and taken at once.
 //
 // How it detects a finish. BytePS reports only a size. So a push or pull counts as finished when its task is added to a
@@ -22,7 +21,7 @@
 // One way. A task with one of two priorities that no gradient has skips PULL or PUSH when its turn comes. Asynchronous
 // training uses this. If BytePS does not export the function that it needs, tasks go both ways.
 //
-// Errors. On anything unexpected, the hook hands all tasks back to BytePS in order of arrival and steps aside for good.
+// Errors. On anything unexpected, the hook hands all tasks back to BytePS and steps aside for good.
 #include <dlfcn.h>
 #include <pthread.h>
 
@@ -48,20 +47,7 @@
 
 namespace {
 
-using byteps::common::BytePSContext;
-using byteps::common::BytePSScheduledQueue;
-using byteps::common::NcclGroupEntry;
-using byteps::common::NcclManager;
-using prophet::Entry;
-using prophet::EntryFields;
-using prophet::Event;
-using prophet::EventKind;
-using prophet::Lane;
-using prophet::Partitions;
-using prophet::QueueKind;
-using prophet::Signal;
-using prophet::Stage;
-using prophet::TensorTableEntry;
+using namespace prophet;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kTasksChecked = 64;                            // first tasks, which must look sane
@@ -74,26 +60,26 @@ constexpr int32_t kPushOnly = -(1 << 30), kPullOnly = -(1 << 30) - 1;  // hook.p
 
 double now_s() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
-prophet::Originals originals;
+Originals originals;
 
 struct Hook {
   std::mutex mutex;  // guards everything below it
-  std::unique_ptr<prophet::TwoLaneQueue> queue;
+  std::unique_ptr<TwoLaneQueue> queue;
   std::unique_ptr<Lane> push, pull;
-  prophet::EventLog events{kEventCapacity};
+  EventLog events{kEventCapacity};
   double check_held_at = 0;  // when the held pushes may be checked again
   double moved_s = 0;        // when a task was last added, started or finished
   int checked = 0;
   char why_aside[160] = "";
   uint64_t tasks = 0;
-  uint32_t plans = 0;                // number of plans taken up so far
-  uint32_t plan = prophet::kNoPlan;  // number of the plan in force
+  uint32_t plans = 0;       // number of plans taken up so far
+  uint32_t plan = kNoPlan;  // number of the plan in force
 
-  prophet::EntryLayout layout;
+  EntryLayout layout;
   std::atomic<bool> attached{false};  // the originals are known
   std::atomic<bool> active{false};    // scheduling is on
   std::atomic<bool> by_priority{false};
-  Signal stage_signal[prophet::kStages];
+  Signal stage_signal[kStages];
   Signal group_signal;
   Signal completed;
   Partitions partitions;
@@ -143,7 +129,7 @@ Stage stage_of(BytePSScheduledQueue* queue) {
   thread_local Stage last = Stage::kCoordinateReduce;
   if (queue == nullptr) return Stage::kCount;
   if (queue_of(last) == queue) return last;
-  for (int number = 0; number < prophet::kStages; ++number) {
+  for (int number = 0; number < kStages; ++number) {
     if (queue_of(static_cast<Stage>(number)) == queue) return last = static_cast<Stage>(number);
   }
   return Stage::kCount;
@@ -163,12 +149,12 @@ void wake_lanes() {
   signal_of(Stage::kPull).raise();
 }
 
-EntryFields fields_of(const Entry& entry) { return prophet::read_entry(entry.get(), hook().layout); }
+EntryFields fields_of(const Entry& entry) { return read_entry(entry.get(), hook().layout); }
 
 uint32_t gradient_of(const EntryFields& fields) {
   if (hook().by_priority) {
     return fields.priority < 0 ? static_cast<uint32_t>(-(fields.priority + 1))
-                               : fields.declared_key() | prophet::kUnprofiledGradient;
+                               : fields.declared_key() | kUnprofiledGradient;
   }
   return fields.declared_key();
 }
@@ -180,7 +166,8 @@ void note(const EntryFields& fields, QueueKind queue, EventKind kind, double now
                              static_cast<uint8_t>(kind), 0});
 }
 
-// Hand all waiting tasks back to BytePS, in order of arrival, and never schedule again. The caller holds the lock.
+// Hand all waiting tasks back to BytePS, those that are ready in order of arrival, and never schedule again. The caller
+// holds the lock.
 void step_aside(const char* why) {
   Hook& h = hook();
   if (!h.active.exchange(false)) return;
@@ -213,9 +200,16 @@ void forget_all() {
 }
 
 // True if the other GPUs of this machine have done their part of the task.
-bool key_ready(const EntryFields& fields) {
-  prophet::ReadyTable* table = *originals.push_table;
-  return table == nullptr || originals.is_key_ready(table, fields.key);
+bool key_ready(const Entry& entry) {
+  ReadyTable* table = *originals.push_table;
+  return table == nullptr || originals.is_key_ready(table, fields_of(entry).key);
+}
+
+// Let the queue decide when a task goes whose data is ready. The caller holds the lock.
+void schedule(Lane& lane, const Entry& entry, double now) {
+  EntryFields fields = fields_of(entry);
+  note(fields, lane.kind, EventKind::kAdd, now);
+  lane.schedule(entry, gradient_of(fields), fields.length, now);
 }
 
 bool finish(Lane& lane, const Entry& entry, double now) {
@@ -243,19 +237,17 @@ TakeOver take_over(Stage stage, const Entry& entry) {
   }
   if (h.checked < kTasksChecked) {
     ++h.checked;
-    if (const char* why = prophet::why_insane(entry.get(), h.layout, stage)) {
+    if (const char* why = why_insane(entry.get(), h.layout, stage)) {
       step_aside(why);
       return result;
     }
   }
   ++h.tasks;
   Lane& lane = h.lane(stage);
-  EntryFields fields = fields_of(entry);
-  if (stage == Stage::kPush && !key_ready(fields)) {
+  if (stage == Stage::kPush && !key_ready(entry)) {
     lane.hold(entry);
   } else {
-    note(fields, lane.kind, EventKind::kAdd, now);
-    lane.schedule(entry, gradient_of(fields), fields.length, now);
+    schedule(lane, entry, now);
   }
   result.taken = true;
   return result;
@@ -266,13 +258,7 @@ void look_at_held(Lane& lane, double now) {
   Hook& h = hook();
   if (now < h.check_held_at) return;
   h.check_held_at = now + std::chrono::duration<double>(kReadyPoll).count();
-  lane.look_at_held(
-      kReadyChecks, [](const Entry& entry) { return key_ready(fields_of(entry)); },
-      [&](uint64_t id, const Entry& entry) {
-        EntryFields fields = fields_of(entry);
-        note(fields, lane.kind, EventKind::kAdd, now);
-        lane.schedule_as(id, entry, gradient_of(fields), fields.length, now);
-      });
+  lane.look_at_held(kReadyChecks, key_ready, [&](const Entry& entry) { schedule(lane, entry, now); });
 }
 
 // Return the next task of a taken-over queue; if there is none, null and how long to wait before asking again.
@@ -287,7 +273,7 @@ std::pair<Entry, Clock::duration> choose(BytePSScheduledQueue* queue, Stage stag
   }
   double now = now_s();
   look_at_held(lane, now);
-  prophet::Decision decision = h.queue->get(lane.kind, now);
+  Decision decision = h.queue->get(lane.kind, now);
   if (!decision.start) {
     if (decision.frees_push && h.push->has_waiting()) signal_of(Stage::kPush).raise();
     double wait_s = std::min(decision.retry_at - now, std::chrono::duration<double>(kIdleWait).count());
@@ -476,7 +462,7 @@ struct prophet_layouts {
 };
 
 void prophet_hook_layouts(prophet_layouts* out) {
-  *out = prophet_layouts{prophet::kEventVersion, sizeof(Event), prophet::kPlanVersion, kMostInFlight};
+  *out = prophet_layouts{kEventVersion, sizeof(Event), kPlanVersion, kMostInFlight};
 }
 
 // Flags for the differences between BytePS's libraries, which their exported names show.
@@ -490,7 +476,7 @@ int prophet_hook_attach(const char* library, int core, double watchdog_s, char* 
     std::snprintf(why, why_bytes, "%s is not loaded", library);
     return -1;
   }
-  for (const prophet::Symbol& symbol : prophet::symbols_of(originals)) {
+  for (const Symbol& symbol : symbols_of(originals)) {
     *symbol.slot = dlsym(handle, symbol.name);
     if (*symbol.slot == nullptr && !symbol.optional) {
       std::snprintf(why, why_bytes, "no %s in %s", symbol.name, library);
@@ -499,13 +485,13 @@ int prophet_hook_attach(const char* library, int core, double watchdog_s, char* 
   }
   h.layout.name_bytes = core & kOldStrings ? 8 : 32;
   h.layout.compresses = (core & kWithoutCompression) == 0;
-  h.queue = std::make_unique<prophet::TwoLaneQueue>(watchdog_s, kMostInFlight);
+  h.queue = std::make_unique<TwoLaneQueue>(watchdog_s, kMostInFlight);
   h.push = std::make_unique<Lane>(QueueKind::kPush, *h.queue);
   h.pull = std::make_unique<Lane>(QueueKind::kPull, *h.queue);
   h.attached = true;
   h.active = true;
   static const int kRegistered = pthread_atfork(nullptr, nullptr, begin_anew_in_child);
-  return kRegistered + prophet::mend_forks();
+  return kRegistered + mend_forks();
 }
 
 // Forget all waiting and in-flight tasks: BytePS is being suspended or shut down. The plan stays.
@@ -522,9 +508,9 @@ void prophet_hook_identity(int by_priority) { hook().by_priority = by_priority !
 // Take up a plan, encoded as in plan_codec.h. Returns its number in the event record. If the plan cannot be taken up,
 // keeps the old one and returns -1, with one line in `why`.
 int64_t prophet_hook_set_plan(const void* bytes, size_t size, char* why, size_t why_bytes) {
-  prophet::TwoLanePlan plan;
+  TwoLanePlan plan;
   try {
-    plan = prophet::decode_plan(bytes, size);
+    plan = decode_plan(bytes, size);
   } catch (const std::exception& error) {
     std::snprintf(why, why_bytes, "%s", error.what());
     return -1;
@@ -539,7 +525,7 @@ int64_t prophet_hook_set_plan(const void* bytes, size_t size, char* why, size_t 
     }
     h.queue->set_plan(std::move(plan));
     number = h.plan = h.plans++;
-    h.events.append(prophet::queue_event(EventKind::kPlan, now_s(), number));
+    h.events.append(queue_event(EventKind::kPlan, now_s(), number));
   }
   wake_lanes();
   return number;
@@ -576,7 +562,7 @@ void prophet_hook_status(prophet_status* out) {
     prophet_lane_status& status = out->lanes[static_cast<int>(lane->kind)];
     std::optional<Lane::Oldest> oldest = lane->oldest_in_flight();
     status.waiting = lane->waiting();
-    const prophet::ScheduledQueue& queue = h.queue->lane(lane->kind);
+    const ScheduledQueue& queue = h.queue->lane(lane->kind);
     status.in_flight = queue.in_flight();
     status.oldest_s = oldest ? now - oldest->started_s : -1.0;
     status.oldest_gradient = oldest ? oldest->gradient : 0;

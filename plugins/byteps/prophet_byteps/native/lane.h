@@ -3,12 +3,12 @@
 // Rule of this file: which entries are waiting, in flight or not ready, and since when. Time is passed in, and the
 // caller locks. Nothing here calls BytePS. Forgotten entries are returned, so that the caller can drop them without the
 // lock: dropping the last reference to a tensor may wait for Python's interpreter lock.
-#ifndef PROPHET_PLUGINS_BYTEPS_NATIVE_LANE_H_
-#define PROPHET_PLUGINS_BYTEPS_NATIVE_LANE_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -27,39 +27,32 @@ class Lane {
   const QueueKind kind;
   uint32_t left_in_original = 0;  // chosen, but BytePS's own queue found them not ready
 
-  bool has_waiting() const { return !pending_.empty() || !not_ready_.empty() || left_in_original > 0; }
+  bool has_waiting() const { return !pending_.empty() || polls(); }
   size_t waiting() const { return pending_.size() + not_ready_.size(); }
   bool polls() const { return !not_ready_.empty() || left_in_original > 0; }
 
   // Hold a task until the other GPUs of the machine have added to its data.
-  void hold(const Entry& entry) {
-    uint64_t id = next_id_++;
-    known_[entry.get()] = Known{id, 0, kNever};
-    not_ready_.emplace_back(id, entry);
-  }
+  void hold(const Entry& entry) { not_ready_.push_back(entry); }
 
   void schedule(const Entry& entry, uint32_t gradient, uint32_t bytes, double now) {
-    schedule_as(next_id_++, entry, gradient, bytes, now);
+    uint64_t id = next_id_++;
+    known_[entry.get()] = Known{id, gradient, kNever};
+    queue_.add(kind, Task{id, gradient, bytes}, now);
+    pending_.emplace(id, entry);
   }
 
   // Check up to `most` held tasks, the least recently checked first. Pass each that is `ready` to `came`.
   template <typename Ready, typename Came>
   void look_at_held(size_t most, Ready ready, Came came) {
     for (size_t left = std::min(not_ready_.size(), most); left > 0; --left) {
-      auto [id, entry] = std::move(not_ready_.front());
+      Entry entry = std::move(not_ready_.front());
       not_ready_.pop_front();
       if (ready(entry)) {
-        came(id, entry);
+        came(entry);
       } else {
-        not_ready_.emplace_back(id, std::move(entry));
+        not_ready_.push_back(std::move(entry));
       }
     }
-  }
-
-  void schedule_as(uint64_t id, const Entry& entry, uint32_t gradient, uint32_t bytes, double now) {
-    known_[entry.get()] = Known{id, gradient, kNever};
-    queue_.add(kind, Task{id, gradient, bytes}, now);
-    pending_.emplace(id, entry);
   }
 
   // Return the entry of a task that the queue has just started.
@@ -79,14 +72,12 @@ class Lane {
     return true;
   }
 
-  // Forget all waiting and in-flight entries, and return the waiting ones in order of arrival. The owner of both lanes
-  // must also clear the queue.
+  // Forget all waiting and in-flight entries. Return those that wait for the queue in order of arrival, then those that
+  // are held. The owner of both lanes must also clear the queue.
   std::vector<Entry> forget() {
-    std::vector<std::pair<uint64_t, Entry>> waiting(pending_.begin(), pending_.end());
-    waiting.insert(waiting.end(), not_ready_.begin(), not_ready_.end());
-    std::sort(waiting.begin(), waiting.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     std::vector<Entry> entries;
-    for (auto& [id, entry] : waiting) entries.push_back(std::move(entry));
+    for (auto& [id, entry] : pending_) entries.push_back(std::move(entry));
+    entries.insert(entries.end(), not_ready_.begin(), not_ready_.end());
     pending_.clear();
     not_ready_.clear();
     known_.clear();
@@ -116,12 +107,10 @@ class Lane {
   };
 
   TwoLaneQueue& queue_;
-  std::unordered_map<uint64_t, Entry> pending_;         // by task id
-  std::unordered_map<TensorTableEntry*, Known> known_;  // pending, held or in flight
-  std::deque<std::pair<uint64_t, Entry>> not_ready_;    // held
+  std::map<uint64_t, Entry> pending_;                   // by task id
+  std::unordered_map<TensorTableEntry*, Known> known_;  // pending or in flight
+  std::deque<Entry> not_ready_;                         // held
   uint64_t next_id_ = 0;
 };
 
 }  // namespace prophet
-
-#endif  // PROPHET_PLUGINS_BYTEPS_NATIVE_LANE_H_

@@ -5,8 +5,7 @@
 // releases. std::string has 32 bytes in the new C++ ABI and 8 in the old one, and everything after the name shifts
 // accordingly. 0.2.5 added compression, and thereby two stages. A library's exported names tell which ABI and stages it
 // has (plugins/byteps/prophet_byteps/library.py).
-#ifndef PROPHET_PLUGINS_BYTEPS_NATIVE_LAYOUT_H_
-#define PROPHET_PLUGINS_BYTEPS_NATIVE_LAYOUT_H_
+#pragma once
 
 #include <sys/uio.h>
 #include <unistd.h>
@@ -149,5 +148,3 @@ inline const char* why_insane(const void* entry, const EntryLayout& layout, Stag
 }
 
 }  // namespace prophet
-
-#endif  // PROPHET_PLUGINS_BYTEPS_NATIVE_LAYOUT_H_

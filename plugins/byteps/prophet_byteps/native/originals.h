@@ -2,8 +2,7 @@
 //
 // Rule of this file: names and types of BytePS's binary interface, no behaviour. The core exports every name here and
 // calls it through its procedure linkage table; plugins/byteps/prophet_byteps/library.py checks for the same names.
-#ifndef PROPHET_PLUGINS_BYTEPS_NATIVE_ORIGINALS_H_
-#define PROPHET_PLUGINS_BYTEPS_NATIVE_ORIGINALS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -121,5 +120,3 @@ inline std::vector<Symbol> symbols_of(Originals& originals) {
 }
 
 }  // namespace prophet
-
-#endif  // PROPHET_PLUGINS_BYTEPS_NATIVE_ORIGINALS_H_

@@ -7,8 +7,7 @@
 // ends when InitTensor calls SetProfileFlag, long before it waits for anybody. The second ends with EnqueueTensor,
 // which waits for nobody. A job's first pushes have no turns. They show whether BytePS's calls of all three functions
 // reach the hook: if those of SetProfileFlag did not, a turn would last until the slowest worker arrives.
-#ifndef PROPHET_PLUGINS_BYTEPS_NATIVE_PARTITIONS_H_
-#define PROPHET_PLUGINS_BYTEPS_NATIVE_PARTITIONS_H_
+#pragma once
 
 #include <atomic>
 #include <condition_variable>
@@ -138,5 +137,3 @@ class Partitions {
 };
 
 }  // namespace prophet
-
-#endif  // PROPHET_PLUGINS_BYTEPS_NATIVE_PARTITIONS_H_

@@ -1,8 +1,7 @@
 // Signal that a loop without work waits for.
 //
 // Rule of this file: the counter, and waiting for it. hook.cc raises the signal.
-#ifndef PROPHET_PLUGINS_BYTEPS_NATIVE_SIGNAL_H_
-#define PROPHET_PLUGINS_BYTEPS_NATIVE_SIGNAL_H_
+#pragma once
 
 #include <chrono>
 #include <condition_variable>
@@ -39,5 +38,3 @@ class Signal {
 };
 
 }  // namespace prophet
-
-#endif  // PROPHET_PLUGINS_BYTEPS_NATIVE_SIGNAL_H_

@@ -55,7 +55,7 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
     def engine() -> Engine:
         from prophet_byteps.torch.keys import Engine
 
-        return Engine(bps, hook.wait_activity, hook.progress, agreement, board)
+        return Engine(bps, agreement, board)
 
     hook.set_identity("priority")
     _finish_before_shutdown(bps, engine)

@@ -3,13 +3,9 @@
 Rule of this file: BytePS's demands on a block that travels. Memory and rounds are in
 prophet_scheduler/frontends/torch/arena.py.
 
-Each block has two keys and uses them in turn (docs/decisions/two-keys-a-gradient.md). Both use the same memory: before
-a gradient is copied to its place, the update has read the average there, which `Arena.stage` enforces. A block that was
-in use before keeps its keys, so a job costs its servers two sums for each range ever used.
-
-BytePS numbers tensors in the order in which they are declared, and workers must number alike. A worker that replaces
-another after a suspend does not know the job's earlier cuts. So an optimizer declares all names that it may use at its
-first round, and a new block takes the next free ones.
+Each block has two keys and uses them in turn (docs/decisions/two-keys-a-gradient.md). BytePS numbers tensors in the
+order in which they are declared, and workers must number alike. So an optimizer declares all names that it may use at
+its first round, and a new block takes the next free ones (docs/decisions/keys-of-blocks.md).
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ import functools
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
+from prophet_byteps import hook
 from prophet_byteps.cutting import CutControl
 from prophet_byteps.torch.keyed_arena import KeyedArena
 from prophet_byteps.torch.keys import Engine
@@ -26,14 +26,10 @@ from prophet_scheduler.frontends.torch.updates import WAIT_LIMIT_S, AverageSourc
 from prophet_scheduler.learn.barrier import BarrierWatch
 from prophet_scheduler.watch import training
 
-if TYPE_CHECKING:
-    from prophet_byteps.torch.tracing import RoundsTrace
-    from prophet_byteps.tracing import TraceBoard
-
 OPENS = 2
 """Number of rounds in which a job's first blocks use a key for the first time."""
-COMPILED, SIGHT = "it is compiled", "its parameters are used out of sight"
-"""Reasons for giving up a trace."""
+SIGHT = "its parameters are used out of sight"
+"""Reason for giving up a trace."""
 
 
 def described(kind: str, names: Iterable[str], half: torch.dtype | None) -> str:
@@ -62,6 +58,8 @@ class KeyedRounds:
         self.arena: KeyedArena | None = None
         self.staged = 0
         """Number of gradients staged in this round."""
+        self.tracing = False
+        """True if forward passes are traced, so that no update may outlast step()."""
         self._slots = slots
         self._engine = engine
         self._number = number
@@ -74,12 +72,6 @@ class KeyedRounds:
         self._began_s: float | None = None
         self._rounds = 0
         self._planned = False
-        self._trace: RoundsTrace | None = None
-
-    @property
-    def tracing(self) -> bool:
-        """True if forward passes are traced, so that no update may outlast step()."""
-        return self._trace is not None
 
     @property
     def whole(self) -> bool:
@@ -122,20 +114,13 @@ class KeyedRounds:
         self._planned = True
         self._say()
         if first and board.trace is not None:
-            self._begin_trace(board.trace)
-
-    def _begin_trace(self, board: TraceBoard) -> None:
-        try:
-            from prophet_byteps.torch.tracing import trace_of  # Few policies need it.
-
-            self._trace = trace_of(self._slots, self._number, board)
-        except Exception as error:
-            board.close(f"{type(error).__name__}: {error}")
+            self.tracing = board.trace.begin(self._slots, self._number)
 
     def give_up_trace(self, why: str) -> None:
         """Stop tracing forward passes, for this reason."""
-        trace, self._trace = self._trace, None
-        if trace is not None:
+        trace = self._engine.board.trace
+        if self.tracing and trace is not None:
+            self.tracing = False
             trace.give_up(why)
 
     def iterated(self, waited: bool) -> None:
@@ -185,8 +170,9 @@ class KeyedRounds:
         assert self.arena is not None
         self.staged = 0
         self.arena.next_round()
-        if self._trace is not None and not self._trace.next_round(self._blocks):
-            self._trace = None
+        trace = self._engine.board.trace
+        if self.tracing and trace is not None:
+            self.tracing = trace.next_round(self._blocks)
 
     def _blocks(self) -> list[Block]:
         assert self.arena is not None and self.arena.cut is not None
@@ -214,7 +200,10 @@ class KeyedWire(AverageSource):
     """Averages of keyed rounds, for updates. Only the servers know which worker is late, and they do not say."""
 
     _keyed: KeyedRounds
-    _engine: Engine
+
+    def before_compilation(self) -> None:
+        """Give up the trace, whose hooks are on modules. All other hooks are on parameters and may stay."""
+        self._keyed.give_up_trace("it is compiled")
 
     def arrived(self, slot: Slot) -> bool:
         assert self._keyed.arena is not None
@@ -225,7 +214,7 @@ class KeyedWire(AverageSource):
 
     def wait_activity(self, limit_s: float) -> None:
         # Limited, since a wake-up may be missed.
-        self._engine.wait_activity(min(limit_s, WAIT_LIMIT_S))
+        hook.wait_activity(min(limit_s, WAIT_LIMIT_S))
 
     def progress(self) -> object:
-        return self._engine.progress()
+        return hook.progress()

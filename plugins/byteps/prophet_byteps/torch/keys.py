@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from prophet_byteps import agreement, shared_memory
+from prophet_byteps import agreement, hook, shared_memory
 from prophet_byteps.cutting import CutBoard, CutControl
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
 
@@ -32,22 +31,12 @@ _OF_GPUS = "byteps_torch_push_pull_async_torch_cuda_FloatTensor"
 class Engine:
     """BytePS as the front end uses it, shared by all optimizers of the process.
 
-    `bps` is the module byteps.torch. `wait_activity(limit_s)` returns when a tensor has completed; `progress()` returns
-    a value that changes when something moves. `agreement` ends the job if workers would send different tensors: the
-    module, or an object with its functions. `board` has the cut; by default blocks have the maximum size.
+    `bps` is the module byteps.torch. `agreement` ends the job if workers would send different tensors: the module, or
+    an object with its functions. `board` has the cut; by default blocks have the maximum size.
     """
 
-    def __init__(
-        self,
-        bps: Any,
-        wait_activity: Callable[[float], None],
-        progress: Callable[[], object] = lambda: None,
-        agreement: Any = agreement,
-        board: CutBoard | None = None,
-    ) -> None:
+    def __init__(self, bps: Any, agreement: Any = agreement, board: CutBoard | None = None) -> None:
         self.bps = bps
-        self.wait_activity = wait_activity
-        self.progress = progress
         self.agreement = agreement
         self.board = CutBoard(Cut.uniform(MOST_BLOCK_BYTES)) if board is None else board
         self._ids = 0
@@ -122,7 +111,7 @@ class Engine:
                 since = now
             self._opening = still if now - since < OPENING_PATIENCE_S else set()
             if len(self._opening) >= MOST_OPENING:
-                self.wait_activity(_WAIT_S)
+                hook.wait_activity(_WAIT_S)
 
     @property
     def opening(self) -> bool:

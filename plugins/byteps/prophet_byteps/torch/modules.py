@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from prophet_byteps.torch.keyed_rounds import COMPILED, SIGHT, KeyedRounds, KeyedWire, described
+from prophet_byteps.torch.keyed_rounds import SIGHT, KeyedRounds, KeyedWire, described
 from prophet_byteps.torch.keys import Engine
 from prophet_scheduler.frontends.torch import references, steps
 from prophet_scheduler.frontends.torch.arena import Slot
@@ -45,7 +45,6 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
         rows = list(named)
         terms = described("a module without a barrier", (name for name, _ in rows), half)
         super().__init__(rows, engine.announce(terms))
-        self._engine = engine
         self._syncs = syncs
         self._sent_any = False
         self._keyed = KeyedRounds(self._slots, fusion, engine, self.number, half, self._clear)
@@ -71,9 +70,6 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
     def keep_barrier(self) -> None:
         self._keyed.give_up_trace(SIGHT)
         super().keep_barrier()
-
-    def before_compilation(self) -> None:
-        self._keyed.give_up_trace(COMPILED)
 
     def dropped(self) -> None:
         self._leave()

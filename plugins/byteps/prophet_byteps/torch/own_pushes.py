@@ -6,8 +6,7 @@ BytePS cut one tensor differently from another.
 Programs that pass priorities do not wait for all averages at once (docs/decisions/partition-size.md). Neither does
 BytePS's cross_barrier.py, but it passes no priorities: its gradients get priorities in forward order.
 
-The size belongs to the job. When BytePS has started, each worker reports on a page whether it can give sizes, and the
-decider reports the size that it wants. If one worker cannot, no tensor has a size of its own. Only the first push of a
+The size belongs to the job. If one worker cannot give sizes, no tensor has a size of its own. Only the first push of a
 tensor decides whether it has one: a program passes the same arguments for a tensor on every worker.
 """
 
@@ -15,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 import struct
 import sys
 from collections.abc import Callable, Iterable
@@ -25,6 +23,7 @@ from prophet_byteps import agreement, hook
 from prophet_byteps.agreement import PAGE_BYTES, Pages
 from prophet_byteps.cutting import decider
 from prophet_byteps.partition import Number
+from prophet_scheduler.frontends.notices import logger
 
 _PAGE = struct.Struct("<II")
 """Number of workers that can give sizes, and the size in bytes that the decider wants."""
@@ -32,8 +31,6 @@ _PAGE_NAME = "prophet.sizes"
 _OURS = "prophet."
 _PUSHES = ("_do_push_pull_async", "_do_push_pull_group_sync")
 """Functions that BytePS's public push functions call."""
-
-logger = logging.getLogger("prophet_scheduler")
 
 
 class _Unsaid(int):

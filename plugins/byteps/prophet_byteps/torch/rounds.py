@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from prophet_byteps.torch.keyed_rounds import COMPILED, SIGHT, KeyedRounds, KeyedWire, described
+from prophet_byteps.torch.keyed_rounds import SIGHT, KeyedRounds, KeyedWire, described
 from prophet_byteps.torch.keys import Engine
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import guards as torch_guards
@@ -45,7 +45,6 @@ class OptimizerRounds(Updates, KeyedWire):
         self._wire = self
         self.should_synchronize = True
         self.passes = passes
-        self._engine = engine
         self._unnamed = unnamed
         self._slots = {id(param): Slot(self, name, param, n) for n, (name, param) in enumerate(named)}
         self._order = list(self._slots.values())
@@ -127,10 +126,6 @@ class OptimizerRounds(Updates, KeyedWire):
         self._probation.for_good()
         torch_guards.learned(self)
         self.flush()
-
-    def before_compilation(self) -> None:
-        """Give up the trace, whose hooks are on modules. All other hooks are on parameters and may stay."""
-        self._keyed.give_up_trace(COMPILED)
 
     def dropped(self) -> None:
         """Handle an optimizer that the program has dropped, without waiting: send no more of its gradients, and let the

@@ -76,7 +76,6 @@ class AsynchronousAgent:
         if self._hook is not None and self._library is not None:
             try:
                 self._hook.attach(self._library, self.settings.watchdog_s)
-                hook_module.set_loaded(self._hook)
                 self._hook.set_identity("priority")
                 # In order of arrival: all of an update is needed at once.
                 self._hook.set_plan(Plan(policy=names.MLFABRIC))

@@ -2,8 +2,7 @@
 // tracebacks of the program's function then show the program's line.
 //
 // Rule of this file: only how to call. The calls of Prophet's are in Python.
-#ifndef PROPHET_NATIVE_CALLS_H_
-#define PROPHET_NATIVE_CALLS_H_
+#pragma once
 
 #include <pybind11/pybind11.h>
 
@@ -74,4 +73,3 @@ inline void bind_calls(pybind11::module_& module) {
 }
 
 }  // namespace prophet
-#endif  // PROPHET_NATIVE_CALLS_H_

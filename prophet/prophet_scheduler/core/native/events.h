@@ -6,8 +6,7 @@
 // Events of the queue. Decisions of the queue depend on more than its tasks. For replays (simulate/replay.py) the log
 // also says when a plan took effect and when the queue was empty. A replay can restart there after lost events. Such an
 // event concerns both lanes, and its `gradient` is the number of the current plan.
-#ifndef PROPHET_NATIVE_EVENTS_H_
-#define PROPHET_NATIVE_EVENTS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -94,5 +93,3 @@ class EventLog {
 };
 
 }  // namespace prophet
-
-#endif  // PROPHET_NATIVE_EVENTS_H_

@@ -4,8 +4,7 @@
 // lock (PyOS_AfterFork_Child); 3.12 does so in the right order. A C++ thread acquires the lock without the GIL whenever
 // it enters Python, as those of BytePS and gloo do to drop a tensor. A fork at that moment never returns in the child:
 // about one fork in two thousand in a job that forks in each step, with or without Prophet.
-#ifndef PROPHET_NATIVE_FORKS_H_
-#define PROPHET_NATIVE_FORKS_H_
+#pragma once
 
 #if __has_include(<patchlevel.h>)
 #include <patchlevel.h>  // Python's version; code compiled without Python needs no workaround
@@ -47,4 +46,3 @@ inline int mend_forks() { return 0; }
 }  // namespace prophet
 
 #endif
-#endif  // PROPHET_NATIVE_FORKS_H_

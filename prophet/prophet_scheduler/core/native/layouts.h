@@ -1,8 +1,7 @@
 // Tensors of the simulated cluster under each cut, and the partitions as which they travel.
 //
 // Rule of this file: the tensors of each round, as data; simulator.h has the behaviour.
-#ifndef PROPHET_NATIVE_LAYOUTS_H_
-#define PROPHET_NATIVE_LAYOUTS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -115,5 +114,3 @@ class Layouts {
 };
 
 }  // namespace prophet
-
-#endif  // PROPHET_NATIVE_LAYOUTS_H_

@@ -1,8 +1,7 @@
 // Links of the simulated cluster.
 //
 // Rule of this file: a rate over time, and one direction of a node's link. Times are seconds of the virtual clock.
-#ifndef PROPHET_NATIVE_LINK_H_
-#define PROPHET_NATIVE_LINK_H_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -65,5 +64,3 @@ struct Link {
 };
 
 }  // namespace prophet
-
-#endif  // PROPHET_NATIVE_LINK_H_

@@ -6,8 +6,7 @@
 //   PlanHeader
 //   for the push lane, then for the pull lane: its PlannedGradients, in ascending order of id, and its
 //   PlannedDeadlines, by time
-#ifndef PROPHET_NATIVE_PLAN_CODEC_H_
-#define PROPHET_NATIVE_PLAN_CODEC_H_
+#pragma once
 
 #include <cmath>
 #include <cstdint>
@@ -138,5 +137,3 @@ inline TwoLanePlan decode_plan_or_none(std::optional<std::string_view> plan) {
 }
 
 }  // namespace prophet
-
-#endif  // PROPHET_NATIVE_PLAN_CODEC_H_

@@ -14,13 +14,10 @@
 //   - no plan, or an error, means arrival order without limits except the host's own;
 //   - a task waits for a place only while others occupy places, and never if those are all less urgent.
 //
-// Places. If an engine can handle only a limited number of messages at once, its host sets `most_in_flight`. Each task
-// in flight then occupies one of that many places. The more urgent a task is, the more places it may fill: rank -1
-// (needed right now) all of them, rank 0 all but one, and so on down to half. So each rank before that point has a
-// place that no less urgent task can take. A more urgent task can start even if all tasks in flight are stuck, as pulls
-// may be (docs/decisions/places-in-flight.md). The watchdog may exceed `most_in_flight` by half, and never by more.
-#ifndef PROPHET_NATIVE_QUEUE_H_
-#define PROPHET_NATIVE_QUEUE_H_
+// Places (docs/decisions/places-in-flight.md). Each task in flight occupies one of the host's `most_in_flight` places.
+// The more urgent a task is, the more places it may fill: rank -1 (needed right now) all of them, rank 0 all but one,
+// and so on down to half. The watchdog may exceed `most_in_flight` by half, and never by more.
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -430,5 +427,3 @@ class ScheduledQueue {
 };
 
 }  // namespace prophet
-
-#endif  // PROPHET_NATIVE_QUEUE_H_

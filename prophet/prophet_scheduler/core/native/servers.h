@@ -2,8 +2,7 @@
 //
 // Rule of this file: a server's state, and when it is ready. simulator.h has the messages. Times are seconds of the
 // virtual clock, sizes bytes.
-#ifndef PROPHET_NATIVE_SERVERS_H_
-#define PROPHET_NATIVE_SERVERS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -80,5 +79,3 @@ class Servers {
 };
 
 }  // namespace prophet
-
-#endif  // PROPHET_NATIVE_SERVERS_H_

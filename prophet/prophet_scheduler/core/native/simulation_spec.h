@@ -1,8 +1,7 @@
 // Input of a simulation, and the records that it produces.
 //
 // Rule of this file: plain values; simulator.h has the behaviour. Times are seconds of the virtual clock, sizes bytes.
-#ifndef PROPHET_NATIVE_SIMULATION_SPEC_H_
-#define PROPHET_NATIVE_SIMULATION_SPEC_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -79,5 +78,3 @@ struct Mark {
 };
 
 }  // namespace prophet
-
-#endif  // PROPHET_NATIVE_SIMULATION_SPEC_H_

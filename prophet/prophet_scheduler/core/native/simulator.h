@@ -19,8 +19,7 @@
 //   - Each direction of a node's link is first come, first served. A message of s bytes takes overhead + s / rate
 //     there; the rate may change over time. Messages cut through: the receiver's link is busy while the last bytes
 //     arrive, so a single narrow link costs only its own time.
-#ifndef PROPHET_NATIVE_SIMULATOR_H_
-#define PROPHET_NATIVE_SIMULATOR_H_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -541,5 +540,3 @@ class Simulation {
 };
 
 }  // namespace prophet
-
-#endif  // PROPHET_NATIVE_SIMULATOR_H_

@@ -3,12 +3,10 @@
 // Rule of this file: how the lanes affect each other. A pure state machine like queue.h, which has a single lane. The
 // BytePS hook, the simulator, replays and tests all drive this same class.
 //
-// Requests first. An acknowledged push makes two things possible: the request for its pull, and the next push. Both
-// leave by the same socket, where the request, a few bytes, would wait for the whole push. So once a task is added to
-// the pull lane, the push lane starts none until the pull lane has been asked and has nothing more to start. This costs
-// nothing while the wire is predicted to be busy, and lasts no longer (docs/decisions/requests-before-pushes.md).
-#ifndef PROPHET_NATIVE_TWO_LANE_QUEUE_H_
-#define PROPHET_NATIVE_TWO_LANE_QUEUE_H_
+// Requests first. Once a task is added to the pull lane, the push lane starts none until the pull lane has been asked
+// and has nothing more to start, as long as the wire is predicted to be busy
+// (docs/decisions/requests-before-pushes.md).
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -94,5 +92,3 @@ class TwoLaneQueue {
 };
 
 }  // namespace prophet
-
-#endif  // PROPHET_NATIVE_TWO_LANE_QUEUE_H_

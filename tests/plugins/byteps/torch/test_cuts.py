@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from prophet_byteps import hook
 from prophet_byteps.cutting import CutBoard
 from prophet_byteps.torch import keyed_arena
 from prophet_byteps.torch import keys as torch_engine
@@ -315,8 +316,9 @@ def test_waiting_for_keys_to_open_ends_where_nothing_moves(monkeypatch: pytest.M
     monkeypatch.setattr(torch_engine, "MOST_OPENING", 1)
     clock = iter(range(1000))
     monkeypatch.setattr(torch_engine, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(hook, "wait_activity", lambda limit_s: None)
     network = Network()
-    engine = torch_engine.Engine(network, lambda limit_s: None)
+    engine = torch_engine.Engine(network)
     for number in range(5):
         network.declare(str(number))
         engine.push(torch.zeros(3), str(number), 0, new=True)

@@ -379,7 +379,7 @@ def test_the_end_waits_for_what_others_need_and_not_for_what_they_owe(
     train(model, optimizer, 2, 1)
     network.acknowledged = acknowledged
     if new:
-        optimizer._prophet._engine._opening.update(network.flying)
+        optimizer._prophet._keyed._engine._opening.update(network.flying)
     clock = itertools.count(step=1)
     monkeypatch.setattr(torch_updates, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
     deliver = network.wait_activity

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from prophet_byteps import hook
 from prophet_scheduler.frontends.torch import optimizer as late_optimizer
 from prophet_scheduler.frontends.torch import updates as torch_updates
 from support.torch_network import (
@@ -72,6 +73,22 @@ def test_what_cannot_be_honoured_falls_back_with_one_warning(
     assert reason in caplog.text
 
 
+def test_what_cannot_be_loaded_falls_back_with_one_warning(
+    network: Network, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Parts of optimizers are imported with the first one."""
+    monkeypatch.setitem(sys.modules, "prophet_byteps.torch.optimizer", None)
+    model = make_model()
+    bare = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(2):
+        assert wrap(network, model, bare) is bare
+    assert network.fell_back == [bare, bare]
+    (line,) = caplog.messages
+    assert line.startswith(
+        "Prophet: this optimizer keeps BytePS's barrier: Prophet's cannot be loaded (ModuleNotFoundError: "
+    )
+
+
 def test_a_subclass_that_keeps_step_needs_no_fallback(network: Network) -> None:
     model = make_model()
     optimizer = wrap(network, model, OwnName(model.parameters(), 0.1))
@@ -112,7 +129,7 @@ def test_flush_gives_up_after_its_limit(network: Network, monkeypatch: pytest.Mo
     _, _, model, optimizer = pair(network)
     train(model, optimizer, 2, 1)
     with monkeypatch.context() as silent:
-        silent.setattr(optimizer._prophet._engine, "wait_activity", lambda limit_s: None)
+        silent.setattr(hook, "wait_activity", lambda limit_s: None)
         assert not optimizer._prophet.flush(patience_s=0.0)
     assert optimizer._prophet.flush(patience_s=60.0), "the network moves again"
 
@@ -126,7 +143,7 @@ def test_flush_goes_on_while_averages_arrive_though_nothing_else_tells(
     assert len(network.flying) > 5
     clock = itertools.count(step=2)
     monkeypatch.setattr(torch_updates, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
-    monkeypatch.setattr(optimizer._prophet._engine, "progress", lambda: None)
+    monkeypatch.setattr(hook, "progress", lambda: None)
     assert optimizer._prophet.flush(patience_s=5.0)
     assert not network.flying
 

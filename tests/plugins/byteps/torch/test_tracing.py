@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
 from torch.nn.modules import module as torch_module
 
 from prophet_byteps.cutting import CutBoard
@@ -18,7 +17,7 @@ from prophet_scheduler.core.graph import Graph
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.frontends.torch import awaited
 from prophet_scheduler.frontends.torch.trace import PASSED_OVER, TRACED
-from support.torch_network import Network, Twins, train, twins_of, wrap
+from support.torch_network import Network, Twins, train, twins_of
 
 LAST = 1 + PASSED_OVER + TRACED
 """The step in which the trace ends: it begins with the first gradient, of an iteration whose forward pass is over."""
@@ -133,27 +132,3 @@ def test_a_policy_that_cannot_take_the_graph_is_one_warning(network: Network, ca
     assert job.board.found is NOTHING and twins.alike()
     (record,) = caplog.records
     assert "KeyError: 'gradient0'; tictac assumes its layers" in record.getMessage()
-
-
-class Reader(nn.Module):
-    """A part that has no part in the loss."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(4)
-        self.used, self.unused = nn.Linear(6, 3), nn.Linear(6, 3)
-
-    def forward(self, flow: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.used(flow)
-        return result
-
-
-def test_a_parameter_without_a_part_in_the_loss_leaves_no_graph(
-    network: Network, caplog: pytest.LogCaptureFixture
-) -> None:
-    job = Job(network)
-    model = Reader()
-    optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
-    train(model, optimizer, steps=LAST)
-    assert job.board.found is NOTHING and not job.graphs
-    assert "2 of its 4 parameters have no part in the graph of its loss" in caplog.text

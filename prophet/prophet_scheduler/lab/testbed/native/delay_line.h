@@ -2,8 +2,7 @@
 //
 // Rule of this file: memory, order and arithmetic; the time is passed in, in nanoseconds of a single clock. relay.cc
 // has the sockets and the clock.
-#ifndef PROPHET_TESTBED_DELAY_LINE_H_
-#define PROPHET_TESTBED_DELAY_LINE_H_
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -106,5 +105,3 @@ class Lateness {
 };
 
 }  // namespace prophet
-
-#endif  // PROPHET_TESTBED_DELAY_LINE_H_

@@ -1,6 +1,6 @@
-"""small_job.py with something amiss: small_job_where.py CASE STEPS
+"""A job with something amiss: where.py CASE SCRIPT [ARGUMENT ...]
 
-Rule of this file: one function a case, which changes what the case is about and then runs the job as it is.
+Rule of this file: one function a case, which changes what the case is about and then runs the script as it is.
 """
 
 from __future__ import annotations
@@ -8,15 +8,14 @@ from __future__ import annotations
 import os
 import runpy
 import sys
-from pathlib import Path
 
-JOB = Path(__file__).with_name("small_job.py")
+SCRIPT = sys.argv[2]
 RANK = os.environ["DMLC_WORKER_ID"]
 
 
 def run(*arguments: str) -> None:
-    sys.argv = [str(JOB), *arguments]
-    runpy.run_path(str(JOB), run_name="__main__")
+    sys.argv = [SCRIPT, *arguments]
+    runpy.run_path(SCRIPT, run_name="__main__")
 
 
 def patience_is_short(steps: str) -> None:
@@ -28,13 +27,22 @@ def patience_is_short(steps: str) -> None:
     run(steps)
 
 
-def worker_1_has_an_unknown_byteps(steps: str) -> None:
+def worker_1_has_an_unknown_byteps(*arguments: str) -> None:
     """Prophet's hook takes over a function that this one lacks."""
     from prophet_byteps import library
 
     if RANK == "1":
         library._NEEDED += (b"_ZN6byteps6common7UnknownEv\0",)
-    run(steps)
+    run(*arguments)
+
+
+def workers_want_other_sizes(lives: str) -> None:
+    """As where each has kept something else of its network; that of worker 0 decides."""
+    from prophet_byteps.learning import KeptPushes
+
+    size = {"0": 256 << 10, "1": 64 << 10}[RANK]
+    KeptPushes.size = lambda self: size  # type: ignore[method-assign]
+    run(lives)
 
 
 def worker_1_is_wider(steps: str) -> None:
@@ -67,5 +75,14 @@ def worker_1_dies_before_it_sends(steps: str) -> None:
     run(steps)
 
 
+def a_gluon_worker_1_dies_before_it_sends(*arguments: str) -> None:
+    """BytePS's trainer broadcasts parameters with push_pull, when all have said what they train."""
+    import byteps.mxnet
+
+    if RANK == "1":
+        byteps.mxnet.byteps_push_pull = lambda *args, **kwargs: os._exit(7)
+    run(*arguments)
+
+
 if __name__ == "__main__":
-    globals()[sys.argv[1]](sys.argv[2])
+    globals()[sys.argv[1]](*sys.argv[3:])
