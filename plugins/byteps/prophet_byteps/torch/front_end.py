@@ -40,6 +40,8 @@ CROSS_BARRIER = "byteps.torch.cross_barrier"
 EXIT_PATIENCE_S = 5.0
 """Seconds that an exiting process waits for averages while nothing moves. It waits longer if a block has yet to be
 sent, or BytePS holds it until all workers have its key: others need the block, and BytePS's shutdown would drop it."""
+FAILED_PATIENCE_S = 0.5
+"""The same for a program that has ended with an exception. It needs no more averages, and some may never come."""
 MOST_PATIENCE_S = 300.0
 """Maximum seconds of these waits together: a server that is gone acknowledges nothing."""
 
@@ -179,10 +181,12 @@ def _finish_before_shutdown(bps: Any, engine: Callable[[], Engine]) -> None:
     """Make BytePS's shutdown and the end of the process wait until everything that other workers need is sent."""
 
     def finish() -> None:
+        failed = getattr(sys, "last_value", None) is not None
+        patience_s = FAILED_PATIENCE_S if failed else EXIT_PATIENCE_S
         still_s = 0.0
         for owner in _owners():
-            while not owner.flush(EXIT_PATIENCE_S):
-                still_s += EXIT_PATIENCE_S
+            while not owner.flush(patience_s):
+                still_s += patience_s
                 if still_s >= MOST_PATIENCE_S or not (hook.sending() or engine().opening):
                     logger.warning("updates were still outstanding when the job ended, and nothing moved any more")
                     return

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import copy
 import itertools
+import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -362,9 +363,16 @@ def test_at_the_end_of_the_process_they_arrive_before_byteps_own_end(
 
 
 @pytest.mark.parametrize(
-    ("acknowledged", "new", "still_s", "waits"),
-    [(False, False, 30, True), (True, True, 30, True), (True, False, 30, False), (False, False, 10**6, False)],
-    ids=["link-down", "new-keys", "other-worker-gone", "server-gone"],
+    ("acknowledged", "new", "still_s", "failed", "waits"),
+    [
+        pytest.param(False, False, 30, False, True, id="link-down"),
+        pytest.param(True, True, 30, False, True, id="new-keys"),
+        pytest.param(True, False, 2, False, True, id="other-worker-late"),
+        pytest.param(True, False, 2, True, False, id="other-worker-late-for-a-program-that-failed"),
+        pytest.param(False, False, 30, True, True, id="link-down-for-a-program-that-failed"),
+        pytest.param(True, False, 30, False, False, id="other-worker-gone"),
+        pytest.param(False, False, 10**6, False, False, id="server-gone"),
+    ],
 )
 def test_the_end_waits_for_what_others_need_and_not_for_what_they_owe(
     network: Network,
@@ -373,8 +381,11 @@ def test_the_end_waits_for_what_others_need_and_not_for_what_they_owe(
     acknowledged: bool,
     new: bool,
     still_s: int,
+    failed: bool,
     waits: bool,
 ) -> None:
+    if failed:
+        monkeypatch.setattr(sys, "last_value", KeyboardInterrupt(), raising=False)
     _, _, model, optimizer = pair(network)
     train(model, optimizer, 2, 1)
     network.acknowledged = acknowledged
