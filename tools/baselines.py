@@ -14,7 +14,6 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +33,6 @@ from prophet_scheduler.core import settings
 from prophet_scheduler.lab.jobs.datasets import text
 from prophet_scheduler.lab.jobs.pytorch import transformer
 from prophet_scheduler.lab.jobs.pytorch.training import accuracy
-from prophet_scheduler.lab.launchers import without_jobs
 from prophet_scheduler.lab.own_script import Links, testbed_of
 from tools.jobs import said_by_ranks
 
@@ -92,12 +90,9 @@ class Trained:
 
 def train(way: str, bandwidth_bps: float) -> Trained:
     """Train once on a testbed with two workers. Raises UserError."""
-    command = [sys.executable, "-m", "tools.baselines", way]
-    own = without_jobs(os.environ)
-    if WAYS[way].prophet:
-        own |= {settings.DDP_SCHEDULER: "prophet", settings.CACHE: "off"}
-    with testbed_of(command, Links(2, bandwidth_bps, 0.0)) as (workers, testbed):
-        return Trained(way, bandwidth_bps, **said_by_ranks(command, workers, testbed, own))
+    own = {settings.DDP_SCHEDULER: "prophet", settings.CACHE: "off"} if WAYS[way].prophet else {}
+    with testbed_of([sys.executable], Links(2, bandwidth_bps, 0.0)) as (workers, testbed):
+        return Trained(way, bandwidth_bps, **said_by_ranks(["tools.baselines", way], workers, testbed, own))
 
 
 def measure(out: Path, results: Path) -> list[list[Trained]]:

@@ -21,7 +21,7 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.engines.spec import RunNetwork, is_worker
 from prophet_scheduler.lab.cluster_config import ClusterConfig
 from prophet_scheduler.lab.contenders import Contender
-from prophet_scheduler.lab.launchers import environment, nodes_of, server_command
+from prophet_scheduler.lab.launchers import environment, nodes_of, server_command, without_jobs
 from prophet_scheduler.lab.own_script import run_ranks
 from prophet_scheduler.lab.runner import Watch, last_words
 from prophet_scheduler.lab.testbed import Testbed
@@ -162,24 +162,28 @@ def watched(
         time.sleep(POLL_S)
 
 
-def said_by_ranks(command: Sequence[str], workers: Sequence[str], nodes: Testbed, shell: Mapping[str, str]) -> Any:
-    """Run `command` as a rank on each worker, and return the last line that is JSON, parsed. Raises UserError."""
+def said_by_ranks(
+    program: Sequence[str], workers: Sequence[str], nodes: Testbed, own: Mapping[str, str] | None = None
+) -> Any:
+    """Run `python -m PROGRAM` as a rank on each worker, with `own` in its environment. Return the last line that is
+    JSON, parsed. Raises UserError.
+    """
     said: list[str] = []
-    status = run_ranks(command, workers, nodes, said.append, shell=shell)
+    shell = without_jobs(os.environ) | dict(own or {})
+    status = run_ranks([sys.executable, "-m", *program], workers, nodes, said.append, shell=shell)
     found = [line for line in said if line.startswith("{")]
     if status or not found:
-        raise UserError(f"{' '.join(command[1:4])}: {'; '.join(said[-2:]) or 'it said nothing'}")
+        raise UserError(f"{' '.join(program[:2])}: {'; '.join(said[-2:]) or 'it said nothing'}")
     return json.loads(found[-1])
 
 
 def moved(processes: Mapping[str, Process], workers: Sequence[str]) -> int:
     """Return the traffic through the workers' interfaces in units of NOISE_BYTES. A worker that has exited counts 1."""
-    moved = 0
+    total = 0
     for worker in workers:
         try:
             text = Path(f"/proc/{processes[worker].pid}/net/dev").read_text(encoding="ascii")
+            total += interface_bytes(text) // NOISE_BYTES
         except OSError:
-            moved += 1
-            continue
-        moved += interface_bytes(text) // NOISE_BYTES
-    return moved
+            total += 1
+    return total

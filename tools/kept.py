@@ -195,7 +195,7 @@ def read_pieces(path: Path, kind: type[T]) -> list[T]:
 def resumed(
     path: Path, kind: type[T], keys: Iterable[Any], make: Callable[[int, Any], T], key_of: Callable[[T], Any]
 ) -> list[T]:
-    """Return the pieces in `path`, after making those missing for `keys`.
+    """Return the pieces in `path`, after making and adding those missing for `keys`.
 
     `make` gets the index of a key and the key. Several pieces may have the same key. Raises UserError.
     """
@@ -204,18 +204,13 @@ def resumed(
     for number, key in enumerate(keys):
         if key in there:
             there.remove(key)
-        else:
-            pieces.append(make(number, key))
-            add_piece(path, pieces[-1])
-            print(f"{path.name}: {pieces[-1]}", flush=True)
+            continue
+        pieces.append(make(number, key))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as lines:
+            lines.write(to_json(pieces[-1]) + b"\n")
+        print(f"{path.name}: {pieces[-1]}", flush=True)
     return pieces
-
-
-def add_piece(path: Path, piece: Any) -> None:
-    """Append a piece. Creates the folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as lines:
-        lines.write(to_json(piece) + b"\n")
 
 
 _NUMBERS = re.compile(r"\[[\d\s,.eE+-]*\]")

@@ -6,7 +6,6 @@ seconds, rates bits per second. A gain is a factor in samples per second.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -111,12 +110,10 @@ def run(job: ObservedJob, more: Sequence[str], policy: str, status: Path | None 
     """Run a job once. Return the seconds of each iteration. Raises UserError."""
     sizes = ("--bytes", job.size_bytes, "--forward", job.forward_s, "--backward", job.backward_s)
     options = map(str, ("--model", job.model, *sizes, "--iterations", ITERATIONS))
-    command = [sys.executable, "-m", "tools.slept_job", job.way, *options, *more]
-    own = {name: text for name, text in os.environ.items() if not name.startswith(settings.PREFIX)}
-    own |= {settings.DDP_SCHEDULER: policy, settings.CACHE: "off"} if policy else {}
+    own = {settings.DDP_SCHEDULER: policy, settings.CACHE: "off"} if policy else {}
     own |= {settings.STATUS_OUT: str(status)} if status is not None else {}
-    with testbed_of(command, Links(job.ranks, job.rate_bps, job.delay_s)) as (workers, testbed):
-        said = said_by_ranks(command, workers, testbed, own)
+    with testbed_of([sys.executable], Links(job.ranks, job.rate_bps, job.delay_s)) as (workers, testbed):
+        said = said_by_ranks(["tools.slept_job", job.way, *options, *more], workers, testbed, own)
     return TypeAdapter(list[float]).validate_python(said["iterations_s"])
 
 

@@ -221,8 +221,7 @@ class Soak:
     def starts(self) -> Any:
         file = self.out / "starts.jsonl"
         if len(read_pieces(file, SoakStart)) < len(wanted_starts(self.amounts.starts)):
-            command = [sys.executable, "-m", "tools.soak_starts", "--file", str(file.resolve())]
-            command += ["--starts", str(self.amounts.starts)]
+            command = [sys.executable, "-m", "tools.soak_starts", str(file.resolve()), str(self.amounts.starts)]
             ended = subprocess.run(command, cwd=ROOT, env=without_jobs(os.environ), stderr=subprocess.PIPE, text=True)
             if ended.returncode != 0:
                 said = ended.stderr.strip().splitlines() or [f"it said nothing; see {file.parent}/starts"]

@@ -2,7 +2,8 @@
 first iteration.
 
 Rule of this file: the jobs, how they start, and the data kept of each start. It is a separate program, `python -m
-tools.soak_starts`, since the processes that it forks exit by leaving it; tools/soak.py calls it.
+tools.soak_starts FILE COUNT`, since the processes that it forks exit by leaving it; tools/soak.py calls it. FILE gets a
+line for each start, until it has COUNT of each engine under Prophet.
 
 Every start forks its processes from this one, which has imported torch but nothing else of the job, so that each begins
 like a separate process and no start waits for the disk. Half of the jobs are plain, a quarter have two optimizers, a
@@ -12,13 +13,13 @@ Gradients are whole numbers (tools/ddp_stress.py).
 
 from __future__ import annotations
 
-import argparse
 import functools
 import gc
 import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -110,8 +111,8 @@ def start(engine: str, prophet: bool, kind: int, seed: int, folder: Path) -> Soa
     return SoakStart(engine, prophet, kind, first_s, whole_s, result[:16])
 
 
-def run(count: int, file: Path) -> int:
-    """Make the missing starts. No `with`: forked processes would also leave through it."""
+def run(file: Path, count: int) -> int:
+    """Make the missing ones of `count` starts. No `with`: forked processes would also leave through it."""
     os.environ[settings.CACHE] = settings.OFF
     torch.set_num_threads(1)
     reexec_in_user_namespace()
@@ -126,13 +127,5 @@ def run(count: int, file: Path) -> int:
     return 0
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.soak_starts", description=__doc__)
-    parser.add_argument("--starts", type=int, required=True, help="of each engine under Prophet, with earlier ones")
-    parser.add_argument("--file", type=Path, required=True, help="data to keep: a line for each start")
-    options = parser.parse_args()
-    return exit_status(lambda: run(options.starts, options.file))
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(exit_status(lambda: run(Path(sys.argv[1]), int(sys.argv[2]))))

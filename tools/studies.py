@@ -179,11 +179,12 @@ def main(arguments: list[str] | None = None) -> int:
         for name in names:
             recipe, stored = STUDIES[name], kept.kept(options.results, name, Study)
             config = options.config or CONFIGS / recipe.config
+            same = stored and stored.data.config == to_jsonable_python(load_experiment(config).source)
             if options.simulated:
                 if stored is None:
                     raise UserError(f"{kept.data_file(options.results, name)} is missing; measure first: make {name}")
                 kept.keep(options.results, name, Study, beside(stored.data), stored.measured)
-            elif not (options.missing and stored is not None and is_of(stored.data, config)):
+            elif not (options.missing and same):
                 data = study(recipe, config, options.out / name, options.results)
                 kept.keep(options.results, name, Study, data)
         return 0
@@ -193,11 +194,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 def real_names() -> Sequence[str]:
     return [name for name in STUDIES if name.startswith(f"{REAL}-")]
-
-
-def is_of(study: Study, config: Path) -> bool:
-    """Return True if the results are of this config as it is now. Raises UserError."""
-    return bool(study.config == to_jsonable_python(load_experiment(config).source))
 
 
 if __name__ == "__main__":

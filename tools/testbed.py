@@ -11,7 +11,6 @@ import datetime
 import itertools
 import json
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,7 +22,6 @@ import torch
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation, RankGroups
 from prophet_ddp.wide_gloo import greatest, wide_group
-from prophet_scheduler.lab.launchers import without_jobs
 from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 from prophet_scheduler.lab.testbed.testbed import RAMP_ROUND_TRIPS
 from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE
@@ -98,7 +96,7 @@ def timed_on(ranks: int, bandwidth_bps: float | None, delay_s: float | None) -> 
     """
     nodes = [f"worker{rank}" for rank in range(ranks)]
     with Testbed([NodeSpec(node, bandwidth_bps, delay_s=delay_s) for node in nodes]) as testbed:
-        found = said_by_ranks([sys.executable, "-m", "tools.testbed"], nodes, testbed, without_jobs(os.environ))
+        found = said_by_ranks(["tools.testbed"], nodes, testbed)
     return {"way": {"ranks": ranks, "bandwidth_bps": bandwidth_bps, "delay_s": delay_s}, **found}
 
 

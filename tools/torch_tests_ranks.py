@@ -2,30 +2,31 @@
 
 Rule of this file: how a test of torch runs without a GPU, and its outcome. The tests' modules are read from the wheel
 or torch's sources, rewritten as syntax trees (WithoutGpus) and run; nothing of them is stored. This process imports
-them once. For each line of its input, it forks the ranks of the test of that name, and answers with a line of JSON.
+them once. For each line of its input, it forks a process for the test of that name, which forks the ranks as torch
+spawns them, and answers with a line of JSON.
 torch_tests.py chooses the tests, and compares outcomes. Tests that torch skips because of issues with gloo do run.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import importlib.util
 import json
+import multiprocessing
 import os
 import re
-import select
-import signal
 import sys
 import tempfile
-import time
-import traceback
 import types
 import unittest
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+FORK = multiprocessing.get_context("fork")
 MODULE = "torch.testing._internal.distributed.distributed_test"
 RANKS = 2
 GPUS = 4
@@ -136,7 +137,13 @@ def shipped() -> dict[str, tuple[Any, str]]:
     assert spec is not None and spec.origin is not None
     names = load(MODULE, Path(spec.origin), WithoutGpus())
     names.init_multigpu_helper = lambda size, backend: {rank: [rank] for rank in range(size)}
-    kind = type("TorchTests", (names.TestDistBackend, names.DistributedTest._DistTestBase), {})
+
+    def set_up(test: Any) -> None:
+        super(names.TestDistBackend, test).setUp()  # its own setUp needs a decorator that is gone
+        names.initialize_temp_directories()
+        test._spawn_processes()
+
+    kind = type("TorchTests", (names.TestDistBackend, names.DistributedTest._DistTestBase), {"setUp": set_up})
     from torch.testing._internal.common_utils import instantiate_parametrized_tests
 
     return {name: (kind, name) for name in dir(instantiate_parametrized_tests(kind)) if name.startswith("test")}
@@ -171,89 +178,37 @@ def of_sources(folder: Path) -> dict[str, tuple[Any, str]]:
 
 def run(kind: Any, name: str, limit_s: float) -> dict[str, str]:
     """Run one test: `outcome` is passed, skipped, failed or hung, and `line` the first line of the reason."""
-    from torch.testing._internal import common_distributed
-
     if isinstance(kind, Exception):
         return {"outcome": "failed", "line": f"{type(kind).__name__}: {kind}"}
-    # Otherwise ranks are threads.
-    count = int(kind(name).world_size) if issubclass(kind, common_distributed.MultiProcessTestCase) else 1
-
-    with tempfile.TemporaryDirectory() as folder:
-        common_distributed.initialize_temp_directories()
-        try:
-            ranks = {_fork(kind, name, rank, Path(folder)): rank for rank in range(count)}
-            skips = {skip.exit_code: skip.message for skip in common_distributed.TEST_SKIPS.values()}
-            generic = common_distributed.TEST_SKIPS["generic"].exit_code
-            skips[generic] = getattr(getattr(kind, name), "__unittest_skip_why__", skips[generic])
-            return _outcome(_wait(ranks, limit_s), Path(folder), skips)
-        finally:
-            common_distributed.cleanup_temp_dir()
-
-
-def _fork(kind: Any, name: str, rank: int, folder: Path) -> int:
-    from torch.testing._internal import common_distributed
-
-    pid = os.fork()
-    if pid:
-        return pid
-    status = 1
+    inbox, outbox = FORK.Pipe(duplex=False)
+    process = FORK.Process(target=_run_here, args=(kind, name, outbox))
+    process.start()
+    outbox.close()
     try:
-        log = os.open(folder / f"log{rank}", os.O_WRONLY | os.O_CREAT)
-        for number in (1, 2):
-            os.dup2(log, number)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        several: Any = common_distributed.MultiProcessTestCase
-        if issubclass(kind, several):
-            several._event_listener = staticmethod(lambda *args: None)  # it would listen to a parent, which is missing
-            # torch sends a failed rank's traceback to its parent, which here reads this file.
-            outbox = types.SimpleNamespace(send=(folder / f"error{rank}").write_text, close=lambda: None)
-            kind._run(rank, name, str(folder / "meeting"), outbox)
-        else:
-            kind(name).debug()
-        status = 0
-    except unittest.SkipTest:
-        status = common_distributed.TEST_SKIPS["generic"].exit_code
-    except SystemExit as ended:
-        status = ended.code if isinstance(ended.code, int) else 1
-    except BaseException:
-        (folder / f"error{rank}").write_text(traceback.format_exc())
+        return inbox.recv() if inbox.poll(limit_s) else {"outcome": "hung", "line": "it did not end"}
+    except EOFError:
+        return {"outcome": "failed", "line": "its process ended"}
     finally:
-        sys.stdout.flush()
-        os._exit(status)
+        own = psutil.Process(process.pid)
+        for each in (*own.children(recursive=True), own):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+        process.join()
 
 
-def _wait(ranks: Mapping[int, int], limit_s: float) -> dict[int, int | None]:
-    """Return the exit status of each rank; None if it was killed. A failure ends all, as in torch's own runner."""
-    ends_at = time.monotonic() + limit_s
-    statuses: dict[int, int | None] = dict.fromkeys(ranks.values())
-    running = {os.pidfd_open(pid): pid for pid in ranks}
-    try:
-        while running:
-            ready = select.select(list(running), [], [], max(0.0, ends_at - time.monotonic()))[0]
-            for pidfd in ready:
-                pid = running.pop(pidfd)
-                os.close(pidfd)
-                statuses[ranks[pid]] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            if not ready or any(status in (1, 10) or (status or 0) < 0 for status in statuses.values()):
-                break
-    finally:
-        for pidfd, pid in running.items():
-            os.kill(pid, signal.SIGKILL)
-            os.close(pidfd)
-            os.waitpid(pid, 0)
-    return statuses
-
-
-def _outcome(statuses: Mapping[int, int | None], folder: Path, skips: Mapping[int, str]) -> dict[str, str]:
-    errors = sorted(folder.glob("error*"), key=lambda path: path.stat().st_mtime_ns)
-    if errors:
-        return {"outcome": "failed", "line": error_line(errors[0].read_text())}
-    if any(status is None for status in statuses.values()):
-        return {"outcome": "hung", "line": "a rank did not end"}
-    status = next((status for status in statuses.values() if status), 0)
-    if status in skips:
-        return {"outcome": "skipped", "line": skips[status]}
-    return {"outcome": "failed" if status else "passed", "line": f"status {status}" if status else ""}
+def _run_here(kind: Any, name: str, outbox: Any) -> None:
+    """Run one test, whose ranks are forked from this process or its threads, and send its outcome."""
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    for number in (1, 2):
+        os.dup2(nothing, number)
+    result = unittest.TestResult()
+    unittest.TestSuite([kind(name)]).run(result)
+    if failed := [*result.errors, *result.failures]:
+        outbox.send({"outcome": "failed", "line": error_line(failed[0][1])})
+    elif result.skipped:
+        outbox.send({"outcome": "skipped", "line": result.skipped[0][1]})
+    else:
+        outbox.send({"outcome": "passed", "line": ""})
 
 
 def error_line(text: str) -> str:
@@ -275,6 +230,10 @@ def main() -> None:
         importlib.import_module(f"{plugin}.autoload")  # nothing else does if the package is not installed
     tests = of_sources(Path(sources)) if sources else shipped()
     import torch
+    from torch.testing._internal.common_distributed import MultiProcessTestCase
+
+    several: Any = MultiProcessTestCase
+    several._spawn_processes = lambda test: test._start_processes(FORK.Process)
 
     for plugin in plugins:
         importlib.import_module(f"{plugin}.takeover")  # once here, not in each rank

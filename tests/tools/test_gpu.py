@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 import torch
 
 from prophet_scheduler.core.settings import DDP_NCCL
+from support.programs import clean_environ, run_together, torchrun_variables
 from tools import gpu, kept, measure
 from tools.gpu import GpuJob, GpuRun
 from tools.ports import free_port
@@ -54,22 +53,13 @@ def test_runs_of_one_engine_are_kept_beside_those_of_the_other(tmp_path: Path) -
 
 
 def test_the_program_trains_with_the_same_bits_on_all_ranks(tmp_path: Path) -> None:
-    port = str(free_port())
-    job = GpuJob("ddp", "small", "none", 7, ("half", "clips", "looks"))
+    port, job = free_port(), GpuJob("ddp", "small", "none", 7, ("half", "clips", "looks"))
     command = [sys.executable, *gpu.command_of(job, tmp_path)]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "CUDA_VISIBLE_DEVICES": ""}
-    ranks = [
-        subprocess.Popen(command, env=os.environ | shared | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    try:
-        said = [rank.communicate(timeout=120)[0].splitlines() for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0]
+    own = clean_environ() | {"CUDA_VISIBLE_DEVICES": ""}
+    said = run_together([command] * 2, [own | torchrun_variables(rank, 2, port) for rank in range(2)], 120)
     results = [json.loads((tmp_path / f"{worker}.json").read_text()) for worker in gpu.WORKERS]
-    for lines, result in zip(said, results, strict=True):
+    for printed, result in zip(said, results, strict=True):
+        lines = printed.splitlines()
         assert lines[0] == "connected" and lines[-1].startswith(f"weights {result['digest']}")
         assert len(result["seconds"]) == 7 and result["device_bytes"] == 0
     looks = len([0, 3, 6]) + len([0, 4])

@@ -62,15 +62,18 @@ def test_a_note_has_its_links_as_on_a_page(tmp_path: Path) -> None:
     assert kept.note(tmp_path, "others") == ""
 
 
-def test_pieces_are_kept_a_line_each_and_a_wrong_line_is_named(tmp_path: Path) -> None:
+def test_missing_pieces_are_made_and_a_wrong_line_is_named(tmp_path: Path) -> None:
     file = tmp_path / "new" / "pieces.jsonl"
-    assert kept.read_pieces(file, Numbers) == []
-    kept.add_piece(file, Numbers([1.0]))
-    kept.add_piece(file, Numbers([2.0], "two"))
-    assert kept.read_pieces(file, Numbers) == [Numbers([1.0]), Numbers([2.0], "two")]
+
+    def resumed(*keys: str) -> list[Numbers]:
+        return kept.resumed(file, Numbers, keys, lambda number, key: Numbers([number], key), lambda each: each.name)
+
+    first = [Numbers([0.0], "a"), Numbers([1.0], "b")]
+    assert resumed("a", "b") == first
+    assert resumed("b", "a", "a") == [*first, Numbers([2.0], "a")], "one of each was there"
     file.write_text("{}\n")
     with pytest.raises(UserError, match=r"pieces\.jsonl:1: cannot be read \(values: field required\); remove the line"):
-        kept.read_pieces(file, Numbers)
+        resumed()
 
 
 def test_the_line_names_day_commit_and_machine() -> None:
