@@ -394,12 +394,6 @@ def test_the_command_line_chooses_policies_of_the_file_and_known_ones(tmp_path: 
         loaded(raw, tmp_path, repeats=0)
 
 
-def test_a_synthetic_job_is_a_known_model_on_images_that_it_can_take(tmp_path: Path) -> None:
-    job = {"kind": "synthetic", "model": "resnet50", "image_size": 64}
-    cell = loaded(changed(REPLAY, "job", job), tmp_path).cells[0]
-    assert (cell.job.model_dump()["classes"], cell.profile) == (1000, None)
-
-
 def test_half_precision_is_for_the_framework_whose_engines_have_it(tmp_path: Path) -> None:
     raw = {**REPLAY, "policies": ["ddp-gloo", "ddp-prophet", "stock"]}
     (cell, _) = loaded({**raw, "sweep": [{"job": {"compression": "fp16"}}, {}]}, tmp_path).cells

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from prophet_scheduler.lab.jobs.record import Convergence, Mark, WorkerRecord
-from prophet_scheduler.lab.results import converged, curve, time_to_loss, update_s
+from prophet_scheduler.lab.results import CURVE_POINTS, converged, update_s
 
 
 def worker(starts: Sequence[float], losses: Sequence[float] = (), **more: Any) -> WorkerRecord:
@@ -24,9 +24,9 @@ SLOW = worker([10.5, 12.5, 14.5], [2.3, 0.6, 0.45], sent=3, dropped=1, uncoordin
 
 
 def test_the_first_worker_with_the_loss_counts_from_the_first_that_began() -> None:
-    assert time_to_loss([FAST, SLOW], 0.6) == pytest.approx(2.6)
-    assert time_to_loss([FAST, SLOW], 0.5) == pytest.approx(3.1)
-    assert time_to_loss([FAST, SLOW], 0.1) is None
+    for loss, time_s in ((0.6, pytest.approx(2.6)), (0.5, pytest.approx(3.1)), (0.1, None)):
+        result = converged([[FAST, SLOW]], loss)
+        assert result is not None and result.time_to_loss_s == time_s
 
 
 def test_updates_count_while_all_train_and_dropped_ones_do_not() -> None:
@@ -38,10 +38,12 @@ def test_updates_count_while_all_train_and_dropped_ones_do_not() -> None:
 
 
 def test_a_curve_is_in_order_of_time_and_not_too_long() -> None:
-    points = curve([FAST, SLOW])
-    assert [point.time_s for point in points] == sorted(point.time_s for point in points)
-    assert (points[0].loss, len(points)) == (2.3, 8)
-    assert len(curve([FAST, SLOW], points=4)) == 4
+    result = converged([[FAST, SLOW]], 0.6)
+    assert result is not None
+    assert [point.time_s for point in result.curve] == sorted(point.time_s for point in result.curve)
+    assert (result.curve[0].loss, len(result.curve)) == (2.3, 8)
+    long = converged([[worker(range(1000), [2.3] * 1000)]], 0.6)
+    assert long is not None and len(long.curve) == CURVE_POINTS
 
 
 def test_repeats_are_counted_together() -> None:

@@ -71,10 +71,6 @@ def test_the_verdict(lacking: Lacking, findings: dict[tuple[str, str], Finding],
     assert doctor.verdict() == (line.startswith("ready"), line)
 
 
-def test_what_is_to_be_run_is_between_backticks() -> None:
-    assert (NO_TORCH.command, OLD_TORCH.command) == ("pip install torch", None)
-
-
 def test_an_engine_that_is_enabled_by_one_command_is_one_that_prophet_runs_on() -> None:
     enabled = [spec for spec in engines().values() if spec.enable]
     assert {spec.name for spec in enabled} == {"byteps", "ddp"}

@@ -317,22 +317,3 @@ def test_the_table_fits_80_columns_leads_with_the_mean_and_says_what_was_emulate
     #                          mean, first 50, first 100, at rest, median, p10-p90, samples, x stock, x bound
     assert rows["prophet"] == ["1.250", "1.800", "1.460", "1.008", "1.250", "1.000-1.500", "16", "1.60", "1.39"]
     assert rows["bytescheduler"] == ["failed", *"--------"]
-
-
-@pytest.mark.parametrize(
-    ("bandwidth", "simulator", "mbit"),
-    [
-        ("250mbit", {}, 250),
-        ({"default": "250mbit", "worker1": "100mbit"}, {}, 100),
-        ({"default": "250mbit", "server0": "300mbit"}, {}, 150),  # two workers share the server's link
-        ({"default": "250mbit", "server0": "900mbit"}, {}, 250),
-        ("250mbit", {"exchange": "ring"}, 250),  # two workers: each sends its half, then the sum of the other
-    ],
-)
-def test_the_bound_is_of_the_narrowest_link(
-    tmp_path: Path, bandwidth: Any, simulator: dict[str, Any], mbit: float
-) -> None:
-    raw = changed({**REPLAY, "simulator": simulator}, "cluster.bandwidth", bandwidth)
-    (cell,) = loaded(raw, tmp_path).cells
-    assert cell.profile is not None
-    assert lower_bound(cell) == pytest.approx(lower_bound_s(cell.profile, mbit * 1e6 / 8))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from prophet_scheduler.lab.contenders import Contender
-from prophet_scheduler.lab.runner import Watch, last_words, run_experiment
+from prophet_scheduler.lab.runner import last_words, run_experiment
 from prophet_scheduler.lab.runs import CellRuns
 from support.configs import REPLAY, changed, loaded
 from support.fakes import Clock, FakeHost, FakeListener, Script, status, worker_result
@@ -338,15 +338,6 @@ def test_an_interrupt_takes_everything_down(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         bench.run()
     assert (bench.host.terminated, bench.host.closed) == (1, 1)
-
-
-def test_watch_counts_from_the_last_progress() -> None:
-    watch = Watch(10.0, now=0.0)
-    assert not watch.hung(0, 9.0)
-    assert not watch.hung(1, 9.5)
-    assert not watch.hung(1, 19.4)
-    assert watch.hung(1, 19.5)
-    assert not watch.hung(2, 19.6)
 
 
 @pytest.mark.parametrize(

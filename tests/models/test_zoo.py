@@ -9,8 +9,9 @@ import yaml
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.models import zoo
+from prophet_scheduler.models.zoo import timings
 from prophet_scheduler.models.zoo.stepwise import scaled_bytes
-from prophet_scheduler.models.zoo.timings import devices, published, timing
+from prophet_scheduler.models.zoo.timings import published, timing
 
 
 @pytest.mark.parametrize(
@@ -68,15 +69,15 @@ def test_paces_translators_have_the_sizes_of_its_table(
 def test_paces_translators_compute_at_the_rate_at_which_vgg16_is_published(figure: str) -> None:
     """The configs spell the seconds out; they must be what the work of that many tokens is at that rate."""
     config = Path(__file__).parents[2] / "configs" / "papers" / f"{figure}.yaml"
-    known = timing("vgg16", "gtx-1080-ti", 16)
+    forward_s, backward_s = timing("vgg16", "gtx-1080-ti", 16)
     batch_macs = 16 * sum(layer.macs for layer in zoo.layers("vgg16"))
     checked = set()
     for entry in yaml.safe_load(config.read_text(encoding="utf-8"))["sweep"]:
         job = entry.get("job", {})
         if (model := job.get("profile")) in ("transformer-untied", "seq2seq"):
             share = job["batch_size"] * sum(layer.macs for layer in zoo.layers(model)) / batch_macs
-            assert job["forward_s"] == pytest.approx(known.forward_s * share, rel=0.01)
-            assert job["backward_s"] == pytest.approx(known.backward_s * share, rel=0.01)
+            assert job["forward_s"] == pytest.approx(forward_s * share, rel=0.01)
+            assert job["backward_s"] == pytest.approx(backward_s * share, rel=0.01)
             checked.add(model)
     assert checked == {"transformer-untied", "seq2seq"}
 
@@ -130,38 +131,40 @@ def test_sizes_keep_their_proportions() -> None:
         assert size == pytest.approx(layer.elements * 0.4, abs=4 * len(layers))
 
 
+def rate(model: str, device: str, batch_size: int) -> float:
+    """Return samples per second."""
+    return batch_size / sum(timing(model, device, batch_size))
+
+
 def test_published_timings_are_what_the_sources_say() -> None:
-    by_key = {(t.model, t.device, t.batch_size): t for t in published()}
-    assert len(by_key) == len(published()), "one each"
-    assert all(t.model in zoo.MODELS and t.device in devices() and t.source for t in published())
-    assert timing("resnet50", "m60", 16) == by_key["resnet50", "m60", 16]
-    assert by_key["resnet50", "m60", 16].forward_s == 0.09189
-    paper = by_key["resnet50", "m60", 64]
-    assert paper.samples_per_s == pytest.approx(72.83)
-    assert paper.backward_s == pytest.approx(2 * paper.forward_s)
+    tables = yaml.safe_load(Path(timings.__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    rows = [row for kind in ("milliseconds", "samples_per_s") for row in tables[kind]]
+    assert all(row["source"] and row["device"] in tables["similar"] for row in rows)
+    assert {model for row in rows for model in row["models"]} <= set(zoo.MODELS)
+    assert sum(len(row["models"]) for row in rows) == sum(map(len, published().values())), "one each"
+    assert timing("resnet50", "m60", 16) == (0.09189, 0.17312)
+    assert rate("resnet50", "m60", 64) == pytest.approx(72.83)
+    forward_s, backward_s = timing("resnet50", "m60", 64)
+    assert backward_s == pytest.approx(2 * forward_s)
 
 
 def test_two_sources_of_the_papers_gpu_agree() -> None:
     """One M60 in Torch at a batch of 16, and the paper's worker at 64: a worker of the paper is one GPU's worth."""
     for model in ("resnet18", "resnet50"):
-        alone, paper = timing(model, "m60", 16), timing(model, "m60", 64)
-        assert 1.0 < paper.samples_per_s / alone.samples_per_s < 1.25
+        assert 1.0 < rate(model, "m60", 64) / rate(model, "m60", 16) < 1.25
 
 
-def test_a_batch_size_that_was_not_measured_takes_its_share_and_says_so() -> None:
-    known, carried = timing("resnet152", "m60", 16), timing("resnet152", "m60", 32)
-    assert (carried.forward_s, carried.backward_s) == (2 * known.forward_s, 2 * known.backward_s)
-    assert carried.derived.endswith("scaled from a batch of 16")
+def test_a_batch_size_that_was_not_measured_takes_its_share() -> None:
+    assert timing("resnet152", "m60", 32) == tuple(2 * time_s for time_s in timing("resnet152", "m60", 16))
     # 32 is as far from 16 as from 64: the larger one counts.
-    assert timing("resnet50", "m60", 32).samples_per_s == pytest.approx(72.83)
+    assert rate("resnet50", "m60", 32) == pytest.approx(72.83)
 
 
 def test_a_model_that_was_not_measured_goes_by_its_ratio_to_resnet50_elsewhere() -> None:
-    carried = timing("inception-v3", "m60", 40)
-    own = timing("resnet50", "m60", 40)
-    assert own.samples_per_s / carried.samples_per_s == pytest.approx(111.04 / 82.34)
-    assert "their ratio on titan-x-maxwell" in carried.derived
-    assert carried.forward_s / carried.backward_s == pytest.approx(own.forward_s / own.backward_s)
+    """On the TITAN X, the most similar device."""
+    assert rate("resnet50", "m60", 40) / rate("inception-v3", "m60", 40) == pytest.approx(111.04 / 82.34)
+    carried, own = timing("inception-v3", "m60", 40), timing("resnet50", "m60", 40)
+    assert carried[0] / carried[1] == pytest.approx(own[0] / own[1])
 
 
 def test_a_batch_size_gives_a_profile_its_published_times() -> None:

@@ -35,6 +35,8 @@ from prophet_scheduler.lab.transfers import Turnaround, mean_s
 from prophet_scheduler.policies import get_definition
 from prophet_scheduler.simulate.collectives import COLLECTIVES
 
+CURVE_POINTS = 100
+
 
 def summarize(
     experiment: Experiment, cells: Sequence[CellRuns], times: Sequence[Mapping[str, Sequence[Turnaround]]] = ()
@@ -188,11 +190,6 @@ def losses(workers: Sequence[WorkerRecord]) -> list[tuple[float, float]]:
     )
 
 
-def time_to_loss(workers: Sequence[WorkerRecord], loss: float) -> float | None:
-    """Time when a worker's weights first had at most this loss; None if they never did."""
-    return next((time_s for time_s, its in losses(workers) if its <= loss), None)
-
-
 def update_s(workers: Sequence[WorkerRecord]) -> float | None:
     """Mean seconds between applied updates of any workers, while all workers train; None if none was applied.
 
@@ -212,22 +209,17 @@ def update_s(workers: Sequence[WorkerRecord]) -> float | None:
     return (last - first) / applied if applied > 0 and last > first else None
 
 
-def curve(workers: Sequence[WorkerRecord], points: int = 100) -> list[LossAt]:
-    """Return about `points` loss measurements, evenly sampled from those of all workers, by time."""
-    looks = losses(workers)
-    step = max(1, len(looks) // points)
-    return [LossAt(time_s=time_s, loss=loss) for time_s, loss in looks[::step]]
-
-
 def converged(runs: Sequence[Sequence[WorkerRecord]], target_loss: float) -> ConvergenceResult | None:
     """Return the result of a policy from its repeats, each a sequence of workers; None if no worker recorded a loss.
 
-    `time_to_loss_s` is set only if every repeat reached the loss. The curve is the first repeat's.
+    `time_to_loss_s` is set only if every repeat reached the loss. The curve has about CURVE_POINTS measurements of the
+    first repeat.
     """
     kept = [worker.convergence for workers in runs for worker in workers if worker.convergence is not None]
     if not kept:
         return None
-    times = [time_to_loss(workers, target_loss) for workers in runs]
+    looks = [losses(workers) for workers in runs]
+    times = [next((time_s for time_s, loss in each if loss <= target_loss), None) for each in looks]
     updates = [update for update in map(update_s, runs) if update is not None]
     apart = [worker for worker in kept if worker.sent is not None]
     delays = [worker.greatest_delay for worker in apart if worker.greatest_delay is not None]
@@ -243,7 +235,7 @@ def converged(runs: Sequence[Sequence[WorkerRecord]], target_loss: float) -> Con
         dropped=sum(worker.dropped or 0 for worker in apart) if apart else None,
         uncoordinated=sum(worker.uncoordinated or 0 for worker in apart) if apart else None,
         applied_otherwise=sum((worker.applied or 0) != worker.sent for worker in apart) if apart else None,
-        curve=curve(runs[0]),
+        curve=[LossAt(time_s=time_s, loss=loss) for time_s, loss in looks[0][:: max(1, len(looks[0]) // CURVE_POINTS)]],
     )
 
 

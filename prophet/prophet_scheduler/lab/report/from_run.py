@@ -103,9 +103,8 @@ def _moments(transfers: Iterable[Transfer], marks: list[Mark], zero: float) -> l
         if each.finish_s > from_s and each.start_s < until_s
     ]
     computing = []
-    for before, mark in itertools.pairwise([None, *marks[first:]]):
-        assert mark is not None
-        if before is not None:
+    for number, mark in enumerate(marks[first:]):
+        if number:
             computing.append(("forward and waiting", mark.start - zero, mark.backward - zero))
         computing.append(("backward", mark.backward - zero, mark.backward_end - zero))
     return [Moment("the last iterations", from_s - zero, until_s - zero, tuple(shown), 0, tuple(computing))]

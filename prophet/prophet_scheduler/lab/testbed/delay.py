@@ -87,9 +87,10 @@ class Relay:
             text=True,
             start_new_session=True,
         )
-        assert self._process.stdout and self._process.stderr
-        if self._process.stdout.readline() != "ready\n":
-            reason = _last_line(self._process.stderr.read())
+        assert self._process.stdin and self._process.stdout and self._process.stderr
+        self._in, self._out, self._errors = self._process.stdin, self._process.stdout, self._process.stderr
+        if self._out.readline() != "ready\n":
+            reason = _last_line(self._errors.read())
             self.close()
             raise UserError(f"the link of {node} cannot be delayed: {reason}")
 
@@ -97,18 +98,16 @@ class Relay:
         """Reason, in one line, why frames no longer pass; None while they do."""
         status = self._process.poll()
         if status is not None and self._fault is None:
-            assert self._process.stderr
-            words = _last_line(self._process.stderr.read())
+            words = _last_line(self._errors.read())
             self._fault = f"the relay of {self._node}'s link ended with status {status}: {words}"
         return self._fault
 
     def report(self) -> RelayReport:
         """Return a report on the time since the previous one. Raises UserError if the relay has exited."""
-        assert self._process.stdin and self._process.stdout
         try:
-            self._process.stdin.write("\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
+            self._in.write("\n")
+            self._in.flush()
+            line = self._out.readline()
         except BrokenPipeError:
             line = ""
         if not line:
@@ -117,16 +116,15 @@ class Relay:
         return RelayReport(**json.loads(line))
 
     def close(self) -> None:
-        assert self._process.stdin and self._process.stdout and self._process.stderr
         with contextlib.suppress(BrokenPipeError):  # the relay exited before it read a request
-            self._process.stdin.close()  # makes the relay exit
+            self._in.close()  # makes the relay exit
         try:
             self._process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._process.stdout.close()
-        self._process.stderr.close()
+        self._out.close()
+        self._errors.close()
 
 
 def _last_line(text: str) -> str:

@@ -16,6 +16,8 @@ from .namespaces import launcher
 from .shaping import MTU_BYTES, token_bucket
 
 LIMIT_S = 20.0
+BRIDGE, INSIDE = "prophet", "prophet0"
+"""Names of the bridge and of the interface in each node."""
 
 
 def require_tools() -> None:
@@ -25,20 +27,12 @@ def require_tools() -> None:
             raise UserError(f"the testbed needs the command {tool}: apt-get install iproute2")
 
 
-def make_bridge(namespace: str, bridge: str) -> None:
-    _batch(namespace, "ip", f"link add {bridge} mtu {MTU_BYTES} type bridge", f"link set {bridge} up")
+def make_bridge(namespace: str) -> None:
+    _batch(namespace, "ip", f"link add {BRIDGE} mtu {MTU_BYTES} type bridge", f"link set {BRIDGE} up")
 
 
-def plug_in(
-    bridge_namespace: str,
-    bridge: str,
-    port: str,
-    namespace: str,
-    interface: str,
-    address: str,
-    ends: tuple[str, str] | None = None,
-) -> None:
-    """Make a veth pair from `port` of the bridge to `interface` of the node in `namespace`, with `address` (/24).
+def plug_in(bridge_namespace: str, port: str, namespace: str, address: str, ends: tuple[str, str] | None) -> None:
+    """Make a veth pair from `port` of the bridge to the node in `namespace`, with `address` (/24).
 
     With inner `ends` (the node's first), make two pairs for a relay to join.
     """
@@ -46,20 +40,20 @@ def plug_in(
     def pair(ours: str, peer: str) -> str:
         return f"link add {ours} mtu {MTU_BYTES} type veth peer name {peer} mtu {MTU_BYTES}"
 
-    up = f"link set {port} master {bridge} up"
+    up = f"link set {port} master {BRIDGE} up"
     if ends is None:
-        commands = [f"{pair(port, interface)} netns {namespace}", up]
+        commands = [f"{pair(port, INSIDE)} netns {namespace}", up]
     else:
         near, far = ends
         commands = [pair(port, far), up, f"link set {far} up"]
-        commands += [f"{pair(near, interface)} netns {namespace}", f"link set {near} up"]
+        commands += [f"{pair(near, INSIDE)} netns {namespace}", f"link set {near} up"]
     _batch(bridge_namespace, "ip", *commands)
-    _batch(namespace, "ip", "link set lo up", f"addr add {address}/24 dev {interface}", f"link set {interface} up")
+    _batch(namespace, "ip", "link set lo up", f"addr add {address}/24 dev {INSIDE}", f"link set {INSIDE} up")
 
 
-def set_passing(bridge_namespace: str, bridge: str, port: str, *, passes: bool) -> None:
+def set_passing(bridge_namespace: str, port: str, *, passes: bool) -> None:
     """Connect or disconnect `port`; both ends keep their carrier, as behind a failed switch."""
-    _batch(bridge_namespace, "ip", f"link set {port} {f'master {bridge}' if passes else 'nomaster'}")
+    _batch(bridge_namespace, "ip", f"link set {port} {f'master {BRIDGE}' if passes else 'nomaster'}")
 
 
 def shape(

@@ -27,13 +27,11 @@ from prophet_scheduler.core.errors import UserError
 
 from .delay import SLACK_S, Relay, RelayReport, check_delay, tcp_buffer_bytes
 from .namespaces import launcher
-from .network import make_bridge, plug_in, require_tools, set_passing, shape
+from .network import BRIDGE, INSIDE, make_bridge, plug_in, require_tools, set_passing, shape
 from .shaping import check_bandwidth
 
 TRAFFIC = Path(__file__).with_name("traffic.py")
 SUBNET = "10.77.0"
-PREFIX = "prophet"  # of interface names
-INSIDE = f"{PREFIX}0"  # interface of every node
 PROBE = ""  # the testbed's own node, unshaped: the peer in `check`
 MAX_NODES = 250
 DISCARD_FRACTION = 1 / 3  # of a measurement, for the first burst and TCP's slow start
@@ -104,7 +102,7 @@ class Testbed:
             if not descriptors:
                 raise UserError(f"no network namespaces: {self._holder.stderr.read().strip()}")
             self._namespaces = [f"/proc/{self._holder.pid}/fd/{descriptor}" for descriptor in descriptors]
-            make_bridge(self._bridge, PREFIX)
+            make_bridge(self._bridge)
             for node in self._places:
                 self._plug_in(node)
             for node, spec in self._specs.items():
@@ -120,7 +118,7 @@ class Testbed:
     def _plug_in(self, node: str) -> None:
         place, delay_s = self._places[node], self._specs[node].delay_s if node in self._specs else None
         ends = None if delay_s is None else (f"near{place}", f"far{place}")
-        plug_in(self._bridge, PREFIX, self._port(node), self.namespace(node), INSIDE, self.address(node), ends)
+        plug_in(self._bridge, self._port(node), self.namespace(node), self.address(node), ends)
         if ends is not None and delay_s is not None:
             self._relays[node] = Relay(node, self._bridge, *ends, delay_s)
 
@@ -190,7 +188,7 @@ class Testbed:
 
     def set_link(self, node: str, *, passes: bool) -> None:
         """Restore or cut the node's link; a cut link silently drops all packets."""
-        set_passing(self._bridge, PREFIX, self._port(node), passes=passes)
+        set_passing(self._bridge, self._port(node), passes=passes)
 
     def send_signal(self, node: str, number: signal.Signals) -> None:
         """Send a signal to every running program started in the node, and to its children."""
@@ -306,7 +304,7 @@ class Testbed:
         return self._namespaces[-1]
 
     def _port(self, node: str) -> str:
-        return f"{PREFIX}-{self._place(node)}"
+        return f"{BRIDGE}-{self._place(node)}"
 
     def _place(self, node: str) -> int:
         if node not in self._places:

@@ -80,8 +80,7 @@ def profile(
     """
     shapes = layers(model)
     if batch_size is not None and (backward_s is None or forward_s is None):
-        known = timing(model, device, batch_size)
-        default_backward_s, default_forward_s = known.backward_s, known.forward_s
+        default_forward_s, default_backward_s = timing(model, device, batch_size)
     else:
         share = _work(shapes) / _work(layers("resnet50"))
         default_backward_s, default_forward_s = _RESNET50_BACKWARD_S * share, _RESNET50_FORWARD_S * share
