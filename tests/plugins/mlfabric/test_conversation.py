@@ -155,7 +155,7 @@ def test_while_the_coordinator_is_away_nothing_waits_and_it_is_told_later() -> N
 def test_time_in_which_the_own_link_was_busy_is_no_silence() -> None:
     talk = asked()
     for tenth in range(1, 31):  # a model is read for three seconds
-        talk.patience.excuse(0.1)
+        talk.excuse(0.1)
         assert turn(talk, tenth / 10)[1] == []
     assert turn(talk, 4.9)[1] == []
     assert turn(talk, 5.01)[1] == [Permission(0, True, AWAY, None, 0, False)]
@@ -163,17 +163,17 @@ def test_time_in_which_the_own_link_was_busy_is_no_silence() -> None:
 
 def test_a_link_that_is_always_busy_is_no_reason_to_wait_for_ever_and_an_answer_begins_it_anew() -> None:
     talk = asked()
-    talk.patience.excuse(100.0)
+    talk.excuse(100.0)
     assert turn(talk, 9.9)[1] == []
     talk.receive(msg.Wait(update=0), 9.9)
-    talk.patience.excuse(100.0)
+    talk.excuse(100.0)
     assert turn(talk, 19.8)[1] == []
     assert turn(talk, 19.91)[1] == [Permission(0, True, AWAY, None, 0, False)]
 
 
 def test_a_link_that_is_busy_before_anything_waits_excuses_nothing_of_what_comes() -> None:
     talk = welcomed()
-    talk.patience.excuse(1.0)
+    talk.excuse(1.0)
     talk.ask(0, 100, 0, 1.0, 10.0)
     assert turn(talk, 11.9)[1] == []
     assert turn(talk, 12.0)[1] == [Permission(0, True, AWAY, None, 0, False)]
