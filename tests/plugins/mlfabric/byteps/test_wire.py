@@ -145,7 +145,8 @@ def test_who_does_not_answer_is_named_and_the_process_ends_where_that_is_asked_f
     back_at = now_s[0] + 50.0
     if gone == "server":
         monkeypatch.setattr(bps, "poll", lambda handle: now_s[0] >= back_at)
-        line, wait = "no transfer has finished for {} s: the server is gone", lambda: wire.pull([block], [0])
+        line = "no transfer has finished for {} s: the server is gone"
+        wait: Callable[[], None] = partial(wire.pull, [block], [0])
     else:
         line = "worker 1 has sent nothing for {} s, and this worker waits for it"
         wait = partial(wire.pull_until, block, lambda: now_s[0] >= back_at, "worker 1", sleep)
