@@ -248,15 +248,6 @@ def test_an_aggregator_says_when_it_has_all_and_when_it_has_pushed() -> None:
     assert talk.version == 4
 
 
-def test_a_sum_that_is_answered_waits_on() -> None:
-    talk = welcomed()
-    talk.collected(5, 0.0)
-    for second in range(1, 10):
-        assert turn(talk, float(second))[1] == [], second
-        talk.receive(msg.Wait(update=5, sum=True), second + 0.1)
-    assert turn(talk, 11.2)[1] == [Permission(5, True, AWAY, None, 0, False, sum=True)]
-
-
 def test_what_is_to_be_copied_is_handed_on_and_what_came_of_it_is_said() -> None:
     talk = Conversation(HELLO, TOKEN, 2.0, 0.0)
     turn(talk, 0.0)
