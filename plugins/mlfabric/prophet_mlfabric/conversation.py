@@ -161,7 +161,7 @@ class Conversation:
         self._passed = Future[bool]()
         self.died: tuple[int, ...] | None = None
         """Workers that died; None until all others have ended or died."""
-        self._rates: msg.NicRates | None = None
+        self._rate: msg.Beat | None = None
         self._said_s = self._asked_s = -math.inf
         """Times of the last message, and of the last questions."""
         self._hear(now_s)
@@ -218,8 +218,8 @@ class Conversation:
 
     def report(self, up: float) -> None:
         """Report the rate of the NIC's uplink in bytes per second."""
-        self._rates = msg.NicRates(up=up)
-        self._say(self._rates)
+        self._rate = msg.Beat(up=up)
+        self._say(self._rate)
 
     def clock(self, rounds: int, models: int, now_s: float) -> Future[bool]:
         """Report finished rounds and read models. If the two are equal, the future completes when the next model may be
@@ -336,8 +336,8 @@ class Conversation:
         self.version = max(self.version, welcome.version)
         self.welcomed, self.away, self.refused = True, False, ""
         self._hear(now_s)
-        if self._rates is not None:
-            self._messages.append(self._rates)
+        if self._rate is not None:
+            self._messages.append(self._rate)
         self._messages += self._unheard.values()
         for entry in list(self._open.values()) if anew else ():
             if entry.stage is _Stage.SENT:

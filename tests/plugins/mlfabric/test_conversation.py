@@ -367,9 +367,9 @@ def test_it_says_that_it_lives_and_its_rates_again_to_a_new_coordinator() -> Non
     assert turn(talk, BEAT_S)[0] == [msg.Beat()]
     assert talk.next_s == 2 * BEAT_S
     talk.report(1e9)
-    assert turn(talk, 1.1)[0] == [msg.NicRates(up=1e9)]
+    assert turn(talk, 1.1)[0] == [msg.Beat(up=1e9)]
     talk.receive(msg.Welcome(epoch=2, version=0), 1.2)
-    assert turn(talk, 1.2)[0] == [msg.NicRates(up=1e9)]
+    assert turn(talk, 1.2)[0] == [msg.Beat(up=1e9)]
 
 
 def test_what_comes_late_or_twice_changes_nothing() -> None:

@@ -200,7 +200,7 @@ def test_a_transfer_that_never_ends_is_given_up() -> None:
 
 def test_a_reported_rate_counts_for_the_next_start() -> None:
     coordination = job(2)
-    coordination.receive(0, msg.NicRates(up=10.0), 0.0)
+    coordination.receive(0, msg.Beat(up=10.0), 0.0)
     coordination.receive(0, ask(), 0.0)
     coordination.turn(0.0)
     coordination.receive(1, ask(size=900), 0.1)
