@@ -220,7 +220,7 @@ class CoordinatorClient:
                 next_s = min(self._talk.next_s, self._nic.next_s)
                 self._answered.notify_all()
             if away:
-                self._warn(why or f"it has not answered for {self._talk.patience.bound_s:g} s")
+                self._warn(why or f"it has not answered for {self._talk.bound_s:g} s")
             self._deliver()
             self._hub.turn(next_s)
 

@@ -3,23 +3,22 @@
 Rule of this file: calls, answers and the time in; messages and results out. client.py has the socket and the thread,
 and sets the futures' results.
 
-A question is repeated every quarter of the bound until it is answered, which covers a lost message, a lost connection
-and a restarted coordinator. If an answer takes longer than the bound, the coordinator is *away*: all waiting and new
-updates go in arrival order until it is heard from again. The worker then reports the updates it pushed meanwhile, so
-that the version count stays true.
+Questions are repeated every quarter of the bound until they are answered, which covers a lost message, a lost
+connection and a restarted coordinator. If nothing is heard for longer than the bound while an answer is awaited, the
+coordinator is *away*: all waiting and new updates go in arrival order until it is heard from again. The worker then
+reports the updates it pushed meanwhile, so that the version count stays true.
 
 A sum of others' updates is treated like one of this worker's own. A restarted coordinator, which does not know the sum,
 is not told of it: its members report their updates.
 
 An answer may be late because this worker's own link is full, for instance while a model is read. So time in which the
-link was busy does not count as silence (`excuse`), up to a limit. Times called `heard_s` exclude it.
+link was busy does not count as silence (`excuse`), up to a limit.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -107,17 +106,7 @@ class _Stage(enum.Enum):
 
 
 @dataclass
-class _Waiting:
-    """A question that is repeated until it is answered. `heard_s` is the time of the last answer, or at first the start
-    of the wait, less excused time. `said_s` is when the question was last sent.
-    """
-
-    heard_s: float
-    said_s: float = -math.inf
-
-
-@dataclass(kw_only=True)
-class _Open(_Waiting):
+class _Open:
     """An open update or sum."""
 
     ask: msg.Ask
@@ -132,34 +121,10 @@ class _Open(_Waiting):
     def key(self) -> _Key:
         return self.ask.sum, self.ask.update
 
-
-class _Patience:
-    """Limits on waiting for answers, in seconds without excused time. Questions are repeated every `again_s`."""
-
-    def __init__(self, bound_s: float, longest_s: float) -> None:
-        self.bound_s = bound_s
-        self.longest_s = max(longest_s, bound_s)
-        self.again_s = bound_s / 4
-        self._excused_s = 0.0
-        self.answered()
-
-    def answered(self) -> None:
-        """Record an answer: the full time may be excused again."""
-        self._excusable_s = MOST_EXCUSED * self.bound_s
-
-    def excuse(self, length_s: float) -> None:
-        """Excuse `length_s` seconds of silence, up to the limit."""
-        length_s = min(length_s, self._excusable_s)
-        self._excusable_s -= length_s
-        self._excused_s += length_s
-
-    def time(self, now_s: float) -> float:
-        """Return the time less excused time."""
-        return now_s - self._excused_s
-
-    def ends_s(self, waiting: _Waiting) -> float:
-        """Return the time at which the wait for an answer times out."""
-        return waiting.heard_s + self._excused_s + self.bound_s
+    @property
+    def waits(self) -> bool:
+        """True if an answer is awaited."""
+        return self.stage not in (_Stage.GRANTED, _Stage.GONE)
 
 
 class Conversation:
@@ -173,7 +138,8 @@ class Conversation:
         self, hello: msg.Hello, token: str, bound_s: float, now_s: float, longest_s: float = LONGEST_S
     ) -> None:
         """`hello` identifies this worker."""
-        self.patience = _Patience(bound_s, longest_s)
+        self.bound_s = bound_s
+        self._longest_s = max(longest_s, bound_s)
         self.version = hello.version
         self.next_s = now_s
         self.refused = ""
@@ -191,13 +157,14 @@ class Conversation:
         self._unheard: dict[int, msg.Done] = {}
         self._lost_asks: dict[int, msg.Ask] = {}
         self._clock: msg.Clock | None = None
-        self._passing: _Waiting | None = None
+        self._passing = self._leaving = False
         self._passed = Future[bool]()
-        self._leaving: _Waiting | None = None
         self.died: tuple[int, ...] | None = None
         """Workers that died; None until all others have ended or died."""
-        self._rates: msg.NicRates | None = None
-        self._said_s = -math.inf
+        self._rate: msg.Beat | None = None
+        self._said_s = self._asked_s = -math.inf
+        """Times of the last message, and of the last questions."""
+        self._hear(now_s)
         self._messages: list[msg.Request] = []
         self._results: list[Result] = []
 
@@ -220,12 +187,12 @@ class Conversation:
         return self._begin(msg.Ask(update=number, sum=True), now_s) if known is None else known.asking
 
     def _begin(self, ask: msg.Ask, now_s: float) -> Asking:
-        entry = _Open(self.patience.time(now_s), ask=ask, asking=Asking(ask.update), asked_s=now_s)
+        self._awaits(now_s)
+        entry = _Open(ask, Asking(ask.update), now_s)
         self._open[entry.key] = entry
+        self._say(ask)
         if self.away:
             self._go(entry, self.refused or AWAY)
-        elif self.welcomed:
-            self._insist(entry, [ask], now_s)
         return entry.asking
 
     def done(self, number: int, size_bytes: int, now_s: float, sum: bool = False) -> None:
@@ -239,13 +206,11 @@ class Conversation:
         entry = self._open.get((sum, number))
         if entry is None or entry.stage is _Stage.SENT or entry.done is not None:
             return
-        entry.done = _done(entry.ask, size_bytes)
-        entry.stage, entry.heard_s = _Stage.DONE, self.patience.time(now_s)
+        self._awaits(now_s)
+        entry.done, entry.stage = _done(entry.ask, size_bytes), _Stage.DONE
+        self._say(entry.done)
         if self.away:
             self._not_heard(entry, entry.done)
-        elif self.welcomed:
-            entry.said_s = -math.inf
-            self._insist(entry, [entry.done], now_s)
 
     def copied(self, number: int, reason: str) -> None:
         """Report that the replica stored copy `number`, or why not. If this is lost, the coordinator asks again."""
@@ -253,28 +218,29 @@ class Conversation:
 
     def report(self, up: float) -> None:
         """Report the rate of the NIC's uplink in bytes per second."""
-        self._rates = msg.NicRates(up=up)
-        self._say(self._rates)
+        self._rate = msg.Beat(up=up)
+        self._say(self._rate)
 
     def clock(self, rounds: int, models: int, now_s: float) -> Future[bool]:
         """Report finished rounds and read models. If the two are equal, the future completes when the next model may be
         read: True if the bound on leads allows it, False if the coordinator is away.
         """
+        self._awaits(now_s)
         self._clock = msg.Clock(rounds=rounds, models=models)
-        self._passing = _Waiting(self.patience.time(now_s)) if rounds == models else None
+        self._passing = rounds == models
         passed = self._passed = Future[bool]()
-        if rounds != models:
+        if not self._passing:
             passed.set_result(True)
         self._say(self._clock)
         if self.away:
             self._pass(False)
-        elif self.welcomed and self._passing is not None:
-            self._passing.said_s = now_s
         return passed
 
     def leave(self, now_s: float) -> None:
         """Start leaving: say Bye until `died` is known."""
-        self._leaving = _Waiting(self.patience.time(now_s))
+        self._awaits(now_s)
+        self._leaving = True
+        self._say(msg.Bye())
 
     def end(self, now_s: float) -> None:
         """Let everything go in arrival order, now and later, since no answer will arrive."""
@@ -290,8 +256,24 @@ class Conversation:
     @property
     def waits(self) -> bool:
         """True if an answer is awaited."""
-        entries = any(entry.stage not in (_Stage.GRANTED, _Stage.GONE) for entry in self._open.values())
-        return entries or self._passing is not None or self._leaving is not None
+        return self._passing or self._leaving or any(entry.waits for entry in self._open.values())
+
+    def excuse(self, length_s: float) -> None:
+        """Excuse `length_s` seconds of silence, up to the limit."""
+        length_s = min(length_s, self._excusable_s)
+        self._excusable_s -= length_s
+        self._ends_s += length_s
+
+    def _hear(self, now_s: float) -> None:
+        """Record that silence begins now, and that its full time may be excused."""
+        self._ends_s = now_s + self.bound_s
+        self._excusable_s = MOST_EXCUSED * self.bound_s
+
+    def _awaits(self, now_s: float) -> None:
+        """Record that an answer is awaited from now on."""
+        if not self.waits:
+            self._hear(now_s)
+            self._asked_s = now_s
 
     def aggregates(self, address: str) -> None:
         """Announce that this worker sums updates sent to `address`."""
@@ -307,8 +289,9 @@ class Conversation:
 
     def receive(self, answer: msg.Answer, now_s: float) -> None:
         """Handle an answer."""
-        self.patience.answered()
-        about = (answer.sum, answer.update) if isinstance(answer, msg.Wait | msg.Grant | msg.Applied) else None
+        if self.welcomed:
+            self._hear(now_s)
+        about = (answer.sum, answer.update) if isinstance(answer, msg.Grant | msg.Applied) else None
         entry = None if about is None else self._open.get(about)
         match answer:
             case msg.Challenge():
@@ -321,15 +304,11 @@ class Conversation:
                 self._welcome(answer, now_s)
             case msg.Denied():
                 self._denied(answer, now_s)
-            case msg.Wait() if entry is not None:
-                entry.heard_s = self.patience.time(now_s)
             case msg.Grant():
                 self.version = max(self.version, answer.version)
-                if entry is not None:
-                    entry.heard_s = self.patience.time(now_s)
-                    if entry.stage is _Stage.WAITING:
-                        entry.grant, entry.stage = answer, _Stage.GRANTED
-                        entry.starts_s = now_s if answer.dropped else now_s + answer.start_s
+                if entry is not None and entry.stage is _Stage.WAITING:
+                    entry.grant, entry.stage = answer, _Stage.GRANTED
+                    entry.starts_s = now_s if answer.dropped else now_s + answer.start_s
             case msg.Applied():
                 self.version = max(self.version, answer.version)
                 if not answer.sum:
@@ -344,12 +323,9 @@ class Conversation:
                     self._denied(msg.Denied(text="nothing is left to sum", update=answer.number, sum=True), now_s)
             case msg.Copy():
                 self._results.append((None, answer))
-            case msg.Proceed() if self._passing and self._clock and self._clock.rounds == answer.rounds:
-                self._passing.heard_s = self.patience.time(now_s)
-                if answer.now:
-                    self._pass(True)
+            case msg.Proceed(now=True) if self._passing and self._clock and self._clock.rounds == answer.rounds:
+                self._pass(True)
             case msg.Parting() if self._leaving:
-                self._leaving.heard_s = self.patience.time(now_s)
                 self.died = None if answer.working else answer.died
 
     def _welcome(self, welcome: msg.Welcome, now_s: float) -> None:
@@ -359,10 +335,10 @@ class Conversation:
         self._hello = self._hello.model_copy(update={"epoch": welcome.epoch})
         self.version = max(self.version, welcome.version)
         self.welcomed, self.away, self.refused = True, False, ""
-        self._messages += filter(None, (self._rates, self._clock))
+        self._hear(now_s)
+        if self._rate is not None:
+            self._messages.append(self._rate)
         self._messages += self._unheard.values()
-        for waiting in filter(None, (self._passing, self._leaving, *self._open.values())):
-            waiting.heard_s, waiting.said_s = self.patience.time(now_s), -math.inf
         for entry in list(self._open.values()) if anew else ():
             if entry.stage is _Stage.SENT:
                 self._end(entry, False, ANEW)
@@ -370,6 +346,7 @@ class Conversation:
                 self._end(entry, True, ANEW)
             elif entry.ask.sum and entry.stage is not _Stage.GONE:
                 self._go(entry, ANEW)
+        self._ask_again(now_s)
 
     def _denied(self, denied: msg.Denied, now_s: float) -> None:
         if denied.update is None:
@@ -411,55 +388,46 @@ class Conversation:
         """Repeat questions, start updates that are due, and time out late answers."""
         self.next_s = math.inf
         if not self.welcomed:
-            knock_s = self.patience.bound_s if self.away else min(self.patience.again_s, KNOCK_S)
+            knock_s = self.bound_s if self.away else min(self.bound_s / 4, KNOCK_S)
             if now_s - self._knocked_s >= knock_s:
                 self._knocked_s = now_s
                 self._messages.append(self._hello.model_copy(update={"version": self.version}))
             self._later(self._knocked_s + knock_s)
         for entry in list(self._open.values()):
-            self._turn_entry(entry, now_s)
-        for waiting, message in ((self._passing, self._clock), (self._leaving, msg.Bye())):
-            if waiting is not None and message is not None:
-                self._insist_or_give_up(waiting, [message], now_s)
+            if entry.stage is _Stage.GRANTED and now_s >= entry.starts_s:
+                self._awaits(now_s)
+                self._go(entry)
+        if self.waits and not self.away:
+            if now_s >= self._ends_s:
+                self._be_away(now_s)
+            elif self.welcomed and now_s - self._asked_s >= self.bound_s / 4:
+                self._ask_again(now_s)
+        for entry in list(self._open.values()):
+            if entry.stage is _Stage.GRANTED:
+                self._later(entry.starts_s)
+            elif entry.stage is _Stage.WAITING and now_s - entry.asked_s >= self._longest_s:
+                self._go(entry, f"it has waited for {self._longest_s:g} s")
+            elif entry.stage is _Stage.WAITING:
+                self._later(entry.asked_s + self._longest_s)
+        if self.waits and not self.away:
+            self._later(min(self._ends_s, self._asked_s + self.bound_s / 4 if self.welcomed else math.inf))
         if self.welcomed:
             if self._messages:
                 self._said_s = now_s
-            elif now_s - self._said_s >= BEAT_S and self._leaving is None:
+            elif now_s - self._said_s >= BEAT_S and not self._leaving:
                 self._messages.append(msg.Beat())
                 self._said_s = now_s
-            if self._leaving is None:
+            if not self._leaving:
                 self._later(self._said_s + BEAT_S)
 
-    def _turn_entry(self, entry: _Open, now_s: float) -> None:
-        longest_s, silent = self.patience.longest_s, now_s >= self.patience.ends_s(entry)
-        if entry.stage is _Stage.GRANTED:
-            if now_s < entry.starts_s:
-                self._later(entry.starts_s)
-            else:
-                self._go(entry)
-        elif entry.stage is _Stage.WAITING and now_s - entry.asked_s >= longest_s and not silent:
-            self._go(entry, f"it has waited for {longest_s:g} s")
-        elif entry.stage is not _Stage.GONE:
-            messages: list[msg.Request] = [entry.done or entry.ask]
-            if entry.done is None and self._clock is not None and entry.said_s > -math.inf:
-                messages.insert(0, self._clock)  # the coordinator may have missed it, and hold the update for that
-            self._insist_or_give_up(entry, messages, now_s)
-            if entry.stage is _Stage.WAITING:
-                self._later(entry.asked_s + longest_s)
-
-    def _insist_or_give_up(self, waiting: _Waiting, messages: Sequence[msg.Request], now_s: float) -> None:
-        if now_s < self.patience.ends_s(waiting):
-            self._insist(waiting, messages, now_s)
-        elif not self.away:
-            self._be_away(now_s)
-
-    def _insist(self, waiting: _Waiting, messages: Sequence[msg.Request], now_s: float) -> None:
-        """Repeat a question if that is due, and schedule the next repetition."""
-        if self.welcomed and now_s - waiting.said_s >= self.patience.again_s:
-            waiting.said_s = now_s
-            self._messages += messages
-        self._later(self.patience.ends_s(waiting))
-        self._later(waiting.said_s + self.patience.again_s if self.welcomed else math.inf)
+    def _ask_again(self, now_s: float) -> None:
+        """Repeat all questions, after what the coordinator may have missed and hold updates for: the progress."""
+        self._asked_s = now_s
+        if self._clock is not None and not self._leaving:
+            self._messages.append(self._clock)
+        self._messages += [entry.done or entry.ask for entry in self._open.values() if entry.waits]
+        if self._leaving:
+            self._messages.append(msg.Bye())
 
     def _later(self, time_s: float) -> None:
         self.next_s = min(self.next_s, time_s)
@@ -468,7 +436,7 @@ class Conversation:
         """Stop waiting: let all waiting updates go in arrival order."""
         self.welcomed, self.away = False, True
         self._knocked_s = now_s
-        self._later(now_s + self.patience.bound_s)
+        self._later(now_s + self.bound_s)
         self._pass(False)
         for entry in list(self._open.values()):
             if entry.stage is _Stage.WAITING or (entry.ask.sum and entry.stage is _Stage.GRANTED):
@@ -501,9 +469,9 @@ class Conversation:
         self._end(entry, True, self.refused or AWAY)
 
     def _pass(self, coordinated: bool) -> None:
-        if self._passing is not None:
+        if self._passing:
             self._results.append((self._passed, coordinated))
-        self._passing = None
+        self._passing = False
 
     def _end(
         self, entry: _Open, applied: bool, reason: str = "", delay: int | None = None, version: int | None = None

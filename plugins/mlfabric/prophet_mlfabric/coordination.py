@@ -185,14 +185,13 @@ class Coordination:
                 (self._ask_sum if request.sum else self._ask)(known, request, now_s)
             case msg.Done():
                 (self._done_sum if request.sum else self._done)(known, request, now_s)
-            case msg.NicRates():
-                self._network.uplinks[known.node] = Link.constant(request.up)
             case msg.Clock():
                 self._clock(known, request)
             case msg.Copied():
                 self.lag.answered(request.number, worker, request.reason, now_s)
             case msg.Beat():
-                pass
+                if request.up is not None:
+                    self._network.uplinks[known.node] = Link.constant(request.up)
             case msg.Bye():
                 self._forget(known, "it has ended")
                 self._part(known, first, now_s)

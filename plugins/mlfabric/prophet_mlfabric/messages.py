@@ -123,17 +123,11 @@ class Done(_Measured):
     size_bytes: _Size
 
 
-class NicRates(_Message):
-    """Available rate of the uplink of this worker's node."""
-
-    kind: Literal["rates"] = "rates"
-    up: _Rate
-
-
 class Beat(_Message):
-    """Heartbeat of a worker that has nothing else to send."""
+    """Heartbeat of a worker that has nothing else to send, or news of `up`, the available rate of its node's uplink."""
 
     kind: Literal["beat"] = "beat"
+    up: _Rate | None = None
 
 
 class Clock(_Message):
@@ -265,7 +259,7 @@ class Parting(_Message):
     died: tuple[_Worker, ...] = ()
 
 
-Request: TypeAlias = Hello | Ask | Done | NicRates | Clock | Beat | Copied | Bye
+Request: TypeAlias = Hello | Ask | Done | Clock | Beat | Copied | Bye
 """Messages to the coordinator."""
 Answer: TypeAlias = Challenge | Welcome | Wait | Grant | Applied | Collect | Copy | Lost | Denied | Proceed | Parting
 """Messages to a worker."""

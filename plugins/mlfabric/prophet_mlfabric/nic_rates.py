@@ -61,7 +61,7 @@ class NicWatch:
         if talk.waits and last is not None:
             moved = max(sample.bytes_sent - last.bytes_sent, sample.bytes_received - last.bytes_received)
             if moved >= BUSY_BYTES_PER_S * (now_s - last.time_s):
-                talk.patience.excuse(now_s - last.time_s)
+                talk.excuse(now_s - last.time_s)
         self.observe(sample, self._was_sending)
         self._was_sending = sending
         if (news := self.news()) is not None:

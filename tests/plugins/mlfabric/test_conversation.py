@@ -155,7 +155,7 @@ def test_while_the_coordinator_is_away_nothing_waits_and_it_is_told_later() -> N
 def test_time_in_which_the_own_link_was_busy_is_no_silence() -> None:
     talk = asked()
     for tenth in range(1, 31):  # a model is read for three seconds
-        talk.patience.excuse(0.1)
+        talk.excuse(0.1)
         assert turn(talk, tenth / 10)[1] == []
     assert turn(talk, 4.9)[1] == []
     assert turn(talk, 5.01)[1] == [Permission(0, True, AWAY, None, 0, False)]
@@ -163,17 +163,17 @@ def test_time_in_which_the_own_link_was_busy_is_no_silence() -> None:
 
 def test_a_link_that_is_always_busy_is_no_reason_to_wait_for_ever_and_an_answer_begins_it_anew() -> None:
     talk = asked()
-    talk.patience.excuse(100.0)
+    talk.excuse(100.0)
     assert turn(talk, 9.9)[1] == []
     talk.receive(msg.Wait(update=0), 9.9)
-    talk.patience.excuse(100.0)
+    talk.excuse(100.0)
     assert turn(talk, 19.8)[1] == []
     assert turn(talk, 19.91)[1] == [Permission(0, True, AWAY, None, 0, False)]
 
 
 def test_a_link_that_is_busy_before_anything_waits_excuses_nothing_of_what_comes() -> None:
     talk = welcomed()
-    talk.patience.excuse(1.0)
+    talk.excuse(1.0)
     talk.ask(0, 100, 0, 1.0, 10.0)
     assert turn(talk, 11.9)[1] == []
     assert turn(talk, 12.0)[1] == [Permission(0, True, AWAY, None, 0, False)]
@@ -246,15 +246,6 @@ def test_an_aggregator_says_when_it_has_all_and_when_it_has_pushed() -> None:
     talk.receive(msg.Applied(update=5, sum=True, version=4), 1.6)
     assert turn(talk, 1.9) == ([], [Outcome(5, True, 4, 0, sum=True)])
     assert talk.version == 4
-
-
-def test_a_sum_that_is_answered_waits_on() -> None:
-    talk = welcomed()
-    talk.collected(5, 0.0)
-    for second in range(1, 10):
-        assert turn(talk, float(second))[1] == [], second
-        talk.receive(msg.Wait(update=5, sum=True), second + 0.1)
-    assert turn(talk, 11.2)[1] == [Permission(5, True, AWAY, None, 0, False, sum=True)]
 
 
 def test_what_is_to_be_copied_is_handed_on_and_what_came_of_it_is_said() -> None:
@@ -376,9 +367,9 @@ def test_it_says_that_it_lives_and_its_rates_again_to_a_new_coordinator() -> Non
     assert turn(talk, BEAT_S)[0] == [msg.Beat()]
     assert talk.next_s == 2 * BEAT_S
     talk.report(1e9)
-    assert turn(talk, 1.1)[0] == [msg.NicRates(up=1e9)]
+    assert turn(talk, 1.1)[0] == [msg.Beat(up=1e9)]
     talk.receive(msg.Welcome(epoch=2, version=0), 1.2)
-    assert turn(talk, 1.2)[0] == [msg.NicRates(up=1e9)]
+    assert turn(talk, 1.2)[0] == [msg.Beat(up=1e9)]
 
 
 def test_what_comes_late_or_twice_changes_nothing() -> None:

@@ -101,21 +101,6 @@ def test_an_update_that_ends_early_draws_the_next_one_forward() -> None:
     assert grants(coordination.turn(0.4)) == [(1, msg.Grant(update=0, version=1))]
 
 
-def test_one_that_is_late_pushes_others_back_until_it_has_taken_twice_its_time() -> None:
-    coordination = job(3)
-    for worker in range(3):
-        coordination.receive(worker, ask(), 0.0)
-    starts: dict[int, float] = {}
-    now = 0.0
-    while len(starts) < 3:
-        starts.update((worker, now + grant.start_s) for worker, grant in grants(coordination.turn(now)))
-        now = coordination.next_s
-        assert now < 5.0
-    # The second one starts when the first should have ended; the third waits for what is left of both.
-    assert (starts[0], starts[1]) == (0.0, about(1.0))
-    assert 2.1 < starts[2] < 4.0
-
-
 def test_what_is_said_twice_counts_once() -> None:
     coordination = job(1)
     coordination.receive(0, ask(), 0.0)
@@ -215,7 +200,7 @@ def test_a_transfer_that_never_ends_is_given_up() -> None:
 
 def test_a_reported_rate_counts_for_the_next_start() -> None:
     coordination = job(2)
-    coordination.receive(0, msg.NicRates(up=10.0), 0.0)
+    coordination.receive(0, msg.Beat(up=10.0), 0.0)
     coordination.receive(0, ask(), 0.0)
     coordination.turn(0.0)
     coordination.receive(1, ask(size=900), 0.1)

@@ -115,18 +115,6 @@ def test_an_update_that_could_pass_the_bound_waits_for_a_copy_and_those_behind_i
     assert lag.greatest == 3.0 and lag.copies == 2
 
 
-def test_what_is_under_way_counts() -> None:
-    job = begun(3)
-    job.ask(0, 0, norm=2.5)
-    job.ask(1, 0, norm=2.0)
-    job.turn(0.999)
-    assert job.grants() == [(0, 0)]
-    job.done(0, 0, norm=2.5)
-    assert job.grants() == []
-    job.copied()
-    assert job.grants() == [(1, 0)]
-
-
 def test_a_copy_has_what_was_counted_when_it_was_ordered() -> None:
     job = begun()
     job.done(0, 0, norm=3.0)
@@ -185,14 +173,6 @@ def test_what_may_be_at_the_server_though_nobody_says_so_counts() -> None:
     assert job.grants() == []
     job.copied()
     assert job.grants() == [(1, 0)]
-
-
-def test_an_update_that_nobody_granted_counts_with_the_norm_that_its_worker_says() -> None:
-    job = begun()
-    job.done(0, 0, norm=3.5)
-    assert job.coordination.lag.lag == 3.5
-    job.ask(1, 0)
-    assert job.grants() == []
 
 
 def test_an_order_that_is_not_answered_is_said_again_and_goes_to_another_where_its_worker_ends() -> None:

@@ -36,18 +36,6 @@ def test_reserving_leaves_the_rest_of_both_links() -> None:
     assert [rate_at(down, t) for t in (0, 2, 4, 5, 9)] == [3, 1, 0, 5, 5]
 
 
-def test_nothing_travels_within_a_node() -> None:
-    network = NetworkState.of_rates([1, 1], [1, 1])
-    assert network.reserve(0, 0, 100.0, 3.0) == 3.0
-    assert network.uplinks[0].rates == [1]
-
-
-def test_a_state_that_was_copied_keeps_its_own_reservations() -> None:
-    network = NetworkState.of_rates([1, 2], [3, 4])
-    network.copy().reserve(0, 1, 5.0, 0.0)
-    assert network.end(0, 1, 5.0, 0.0) == 5.0
-
-
 @pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf])
 def test_an_impossible_nic_is_one_line(rate: float) -> None:
     with pytest.raises(UserError, match="give every node a positive, finite rate"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prophet_mlfabric.network import NetworkState
 from prophet_mlfabric.ordering import Update
 from prophet_mlfabric.scheduler import Kind, PlannedTransfer
-from prophet_mlfabric.timetable import LEAD_S, Timetable
+from prophet_mlfabric.timetable import Timetable
 
 NETWORK = NetworkState.of_rates([10.0] * 4, [10.0] * 4)
 
@@ -19,14 +19,6 @@ def timetable(*planned: PlannedTransfer, delay_bound: int | None = None) -> Time
     table.planned += planned
     table.book(NETWORK, 0.0)
     return table
-
-
-def test_transfers_to_the_server_follow_one_another() -> None:
-    first, second = direct(1), direct(2)
-    table = timetable(first, second)
-    assert (first.begin_s, first.end_s, second.begin_s, second.end_s) == (0.0, 1.0, 1.0, 2.0)
-    assert table.due(0, 0.0) == ([first], [])
-    assert table.next_s == 1.0 - LEAD_S
 
 
 def test_reckoning_leaves_the_rates_as_they_were_and_says_what_is_left() -> None:

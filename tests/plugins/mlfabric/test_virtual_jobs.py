@@ -42,7 +42,7 @@ def test_a_tight_bound_drops_updates_and_every_worker_goes_on() -> None:
     assert all(worker.updates > 5 for worker in job.workers.values())
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(1, 4))
 @pytest.mark.parametrize("aggregates", [False, True], ids=["direct", "summed"])
 def test_lost_messages_cost_time_and_nothing_is_counted_twice(seed: int, aggregates: bool) -> None:
     job = VirtualJob(6, TERMS, replace(HABITS, loss=0.2, bound_s=1.0, aggregates=aggregates), seed)

@@ -1,14 +1,25 @@
 """The commands of MLfabric, as entry points of the group `prophet.commands`.
 
-Rule of this file: arguments. Imports are inside the commands to keep `prophet --help` quick.
+Rule of this file: the user's options and output. server.py has the coordinator, replica.py the replica. Imports are
+inside the commands to keep `prophet --help` quick.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import stat
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from prophet_mlfabric.coordination import Coordination
+
+LEAST_DEAD_S = 2.0
 
 
 def coordinate(
@@ -24,9 +35,12 @@ def coordinate(
     status: Annotated[Path | None, typer.Option(help="JSON file for the outcomes of all updates.")] = None,
 ) -> None:
     """Coordinate asynchronous jobs (MLfabric) until Ctrl-C or SIGTERM."""
-    from prophet_mlfabric.cli import serving
+    from prophet_mlfabric.server import CoordinatorServer, coordinator
+    from prophet_mlfabric.settings import load_tokens
     from prophet_mlfabric.terms import Terms
     from prophet_scheduler.cli.options import parsed
+    from prophet_scheduler.core.errors import UserError
+    from prophet_scheduler.core.files import placed, require_places, write_whole
     from prophet_scheduler.core.units import parse_rate, parse_time
 
     terms = Terms(
@@ -38,7 +52,54 @@ def coordinate(
         dead_s=parsed("--dead-after", dead_after, parse_time),
         divergence_bound=divergence_bound,
     )
-    serving.coordinate(listen, token_file, terms, status, typer.echo)
+    if terms.dead_s < LEAST_DEAD_S:
+        raise UserError(f"--dead-after {terms.dead_s:g}s: workers speak once a second; give {LEAST_DEAD_S:g}s or more")
+    tokens = load_tokens(token_file)
+    readable = token_file.stat().st_mode & stat.S_IROTH
+    if status is not None:
+        require_places({"--status": status})
+    connections = coordinator(tokens, terms)
+    own = CoordinatorServer(listen, connections, say=typer.echo)
+    if readable:
+        typer.echo(f"{token_file} can be read by everybody on this machine: chmod o-r {token_file}")
+    try:
+        typer.echo(f"listening on {own.address} for {', '.join(sorted(tokens))}")
+        own.serve()
+    finally:
+        for line in summary(connections.jobs):
+            typer.echo(line)
+        if status is not None:
+            write_whole(status_text(connections.jobs, connections.refused), placed(status))
+
+
+def summary(jobs: Mapping[str, Coordination]) -> list[str]:
+    """Return one line for each job with any update or refused request."""
+    lines = []
+    for tenant, job in sorted(jobs.items()):
+        counts = job.counts
+        if counts.applied or counts.dropped or counts.lost or counts.refused:
+            lines.append(
+                f"{tenant}: {counts.applied} updates applied, greatest delay {counts.greatest_delay}; "
+                f"{counts.dropped} dropped, {counts.lost} lost, {counts.ungranted} without a grant, "
+                f"{counts.refused} requests refused"
+                + (f"; {job.lag.copies} copies to the replica, {job.lag.failed} failed" if job.replicated else "")
+            )
+    return lines
+
+
+def status_text(jobs: Mapping[str, Coordination], refused: int) -> str:
+    """Return `{"schema": 1, "refused": N, "tenants": {NAME: {"version": ..., counts}}}`, as JSON.
+
+    `refused` counts messages refused before they reached a job. With a replica, `copies` and `copies_failed` count its
+    copies, and `greatest_divergence` is the maximum norm that it may have lacked while it was reachable.
+    """
+    tenants: dict[str, dict[str, float]] = {}
+    for tenant, job in jobs.items():
+        tenants[tenant] = {"version": job.version, **asdict(job.counts)}
+        if job.replicated:
+            lag = job.lag
+            tenants[tenant] |= {"copies": lag.copies, "copies_failed": lag.failed, "greatest_divergence": lag.greatest}
+    return json.dumps({"schema": 1, "refused": refused, "tenants": tenants}, indent=1) + "\n"
 
 
 def replicate(
@@ -48,6 +109,26 @@ def replicate(
     tenant: Annotated[str | None, typer.Option(help="Tenant in that file, if it has several.")] = None,
 ) -> None:
     """Keep a replica of an MLfabric job's model until Ctrl-C or SIGTERM."""
-    from prophet_mlfabric.cli import serving
+    from prophet_mlfabric.replica import KeptModel, replica_server
+    from prophet_mlfabric.settings import host_and_port, token_of
+    from prophet_scheduler.core.errors import UserError
+    from prophet_scheduler.core.files import placed, require_places
 
-    serving.replicate(listen, token_file, tenant, file, typer.echo)
+    name, token = token_of(token_file, tenant, "--tenant")
+    host, port = host_and_port(listen, "--listen", 0)
+    require_places({"--file": file})
+    try:
+        kept = KeptModel(file)
+    except UserError as error:
+        raise UserError(f"--file {error}") from None
+
+    def has() -> str:
+        return f"{file} has {'no model yet' if kept.updates is None else f'a model with {kept.updates} updates'}"
+
+    with contextlib.closing(replica_server(host, port, name, token, kept)) as server:
+        placed(file)  # only once it listens, so that invalid input leaves no files
+        typer.echo("listening on {}:{} for {}; {}".format(*server.address, name, has()))
+        try:
+            server.serve()
+        finally:
+            typer.echo(f"{kept.copies} copies were kept; {has()}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -125,53 +126,38 @@ def test_an_update_is_between_two_words_and_nothing_is_pulled_before_it_is_there
     assert worker.bps.said == [*pushes, *(("pull", name) for name in blocks)]
 
 
-@pytest.mark.parametrize(("limit_s", "ends"), [(3.0, True), (None, False)])
-def test_a_server_that_answers_no_more_is_named_and_the_process_ends_where_that_is_asked_for(
-    limit_s: float | None, ends: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("limit_s", [3.0, None])
+@pytest.mark.parametrize("gone", ["server", "worker"])
+def test_who_does_not_answer_is_named_and_the_process_ends_where_that_is_asked_for(
+    gone: str, limit_s: float | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("prophet_mlfabric.byteps.wire.end_process", end_process)
     bps, now_s = BytePS(Server(), 0), [100.0]
-    waited = "prophet_mlfabric.byteps.wire.wait_activity"
-    monkeypatch.setattr(waited, lambda limit_s: now_s.__setitem__(0, now_s[0] + 0.5))
-    wire = BytePSWire(bps, 0, 1, limit_s, lambda: now_s[0])
-    block = torch.zeros(2)
-    wire.open([block])
-    now_s[0] += 1000.0  # it computes
-    answers_at = now_s[0] + 50.0
-    monkeypatch.setattr(bps, "poll", lambda handle: now_s[0] >= answers_at)
-    if ends:
-        with pytest.raises(ProcessEnded) as ended:
-            wire.push([block])
-        line = "no transfer has finished for 3 s: the server is gone, or the link to it (PROPHET_STALL_S)"
-        assert ended.value.args == (line, 75)
-        assert now_s[0] < answers_at
-    else:
-        wire.pull([block], [0])
-        assert [record.message.count("no transfer has finished for 45 s") for record in caplog.records] == [1]
-
-
-@pytest.mark.parametrize(("limit_s", "ends"), [(3.0, True), (None, False)])
-def test_a_worker_that_all_wait_for_and_that_is_gone_is_named(
-    limit_s: float | None, ends: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("prophet_mlfabric.byteps.wire.end_process", end_process)
-    server, now_s = Server(), [100.0]
 
     def sleep(seconds: float) -> None:
         now_s[0] += 0.5
 
-    wire = BytePSWire(BytePS(server, 0), 0, 1, limit_s, lambda: now_s[0])
+    monkeypatch.setattr("prophet_mlfabric.byteps.wire.end_process", end_process)
+    monkeypatch.setattr("prophet_mlfabric.byteps.wire.wait_activity", sleep)
+    wire = BytePSWire(bps, 0, 1, limit_s, lambda: now_s[0])
     block = torch.zeros(2)
     wire.open([block])
-    comes_at = now_s[0] + 50.0
-    if ends:
-        with pytest.raises(ProcessEnded) as ended:
-            wire.pull_until(block, lambda: now_s[0] >= comes_at, "worker 1", sleep)
-        line = "worker 1 has sent nothing for 3 s, and this worker waits for it (PROPHET_STALL_S)"
-        assert ended.value.args == (line, 75)
+    now_s[0] += 1000.0  # it computes
+    back_at = now_s[0] + 50.0
+    if gone == "server":
+        monkeypatch.setattr(bps, "poll", lambda handle: now_s[0] >= back_at)
+        line = "no transfer has finished for {} s: the server is gone"
+        wait: Callable[[], None] = partial(wire.pull, [block], [0])
     else:
-        wire.pull_until(block, lambda: now_s[0] >= comes_at, "worker 1", sleep)
-        assert [record.message.count("sent nothing for 45 s") for record in caplog.records] == [1]
+        line = "worker 1 has sent nothing for {} s, and this worker waits for it"
+        wait = partial(wire.pull_until, block, lambda: now_s[0] >= back_at, "worker 1", sleep)
+    if limit_s is None:
+        wait()
+        assert [record.message.count(line.format(45)) for record in caplog.records] == [1]
+    else:
+        with pytest.raises(ProcessEnded) as ended:
+            wait()
+        assert ended.value.line.startswith(line.format(3)) and ended.value.line.endswith(" (PROPHET_STALL_S)")
+        assert ended.value.status == 75 and now_s[0] < back_at
 
 
 def test_a_root_that_dies_before_its_first_weights_are_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from prophet_mlfabric.cli import commands, serving
-from prophet_mlfabric.cli.serving import coordinate, summary
+from prophet_mlfabric.cli.commands import coordinate, summary
 from prophet_mlfabric.coordination import Coordination
 from prophet_mlfabric.messages import Done, Hello
 from prophet_mlfabric.terms import Terms
@@ -31,10 +29,11 @@ def tokens(tmp_path: Path) -> Path:
 
 def test_options_become_terms_in_bytes_and_seconds(tokens: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[Any] = []
-    monkeypatch.setattr(serving, "coordinate", lambda *of: served.append(of))
-    commands.coordinate(tokens, "here:1", 30, "ps", "8gbit", "800mbit", "50ms", "3s", 2.5, None)
+    monkeypatch.setattr("prophet_mlfabric.server.coordinator", lambda *of: served.append(of))
+    with pytest.raises(UserError, match=r"^--listen is 'here'"):
+        coordinate(tokens, "here", 30, "ps", "8gbit", "800mbit", "50ms", "3s", 2.5, None)
     terms = Terms(30, "ps", 1e8, 1e9, 0.05, 3.0, divergence_bound=2.5)
-    assert served == [("here:1", tokens, terms, None, typer.echo)]
+    assert served == [({"job": "0123456789abcdef"}, terms)]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +49,7 @@ def test_options_become_terms_in_bytes_and_seconds(tokens: Path, monkeypatch: py
 )
 def test_an_option_that_cannot_be_is_named(tokens: Path, wrong: dict[str, Any], line: str) -> None:
     with pytest.raises(UserError, match=f"^{line}"):
-        commands.coordinate(tokens, **{"listen": "nowhere", **wrong})
+        coordinate(tokens, **{"listen": "nowhere", **wrong})
 
 
 def test_what_is_missing_is_one_line_before_anything_listens(tmp_path: Path, tokens: Path) -> None:
@@ -61,18 +60,17 @@ def test_what_is_missing_is_one_line_before_anything_listens(tmp_path: Path, tok
         (tokens, None, "127.0.0.1:99999", "--listen is '127.0.0.1:99999'; it must be HOST:PORT, the port 0 to 65535"),
     ):
         with pytest.raises(UserError, match=line):
-            coordinate(listen, token_file, Terms(), status, lambda text: None)
+            coordinate(token_file, listen, status=status)
 
 
-def test_a_port_that_is_taken_is_one_line_with_what_to_do(tokens: Path) -> None:
-    said: list[str] = []
+def test_a_port_that_is_taken_is_one_line_with_what_to_do(tokens: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(UserError, match=f"^--listen {address}: Address already in use; choose another port$"):
-            coordinate(address, tokens, Terms(), None, said.append)
-    assert said == [], "what is wrong is said alone"
+            coordinate(tokens, address)
+    assert capsys.readouterr().out == "", "what is wrong is said alone"
 
 
 def test_the_last_lines_say_what_came_of_each_job() -> None:

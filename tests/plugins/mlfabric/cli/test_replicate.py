@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from prophet_mlfabric.cli.serving import replicate
+from prophet_mlfabric.cli.commands import replicate
 from prophet_mlfabric.replica import ReplicaModel, ReplicaStore, encoded
 from prophet_scheduler.core.errors import UserError
 
@@ -46,7 +46,7 @@ def test_what_is_wrong_is_one_line_before_anything_listens(tmp_path: Path, token
             ),
         ):
             with pytest.raises(UserError, match=line):
-                replicate(listen, token_file, tenant, model, lambda text: None)
+                replicate(token_file, model, listen, tenant)
     assert sorted(tmp_path.iterdir()) == [tokens]
 
 

@@ -45,15 +45,6 @@ def test_the_properties_of_figure_2_as_section_4_gives_them() -> None:
     }
 
 
-def test_all_that_one_transfer_holds_up_counts_as_its_load() -> None:
-    forked = graph({"a": 1, "b": 1}, {"x": (1.0, "a"), "y": (2.0, "x"), "z": (4.0, "y x"), "w": (8.0, "z b")})
-    assert properties(forked, ONE_BYTE_A_SECOND)["a"] == Properties(1.0, 7.0, 2.0)
-
-
-def test_a_transfer_that_never_waits_together_with_another_has_nothing_impending() -> None:
-    assert {p.impending_s for p in properties(flat_graph(3), ONE_BYTE_A_SECOND).values()} == {math.inf}
-
-
 def test_equation_5_decides_before_what_is_impending() -> None:
     hidden = Properties(communication_s=1.0, load_s=4.0, impending_s=9.0)
     hiding = Properties(communication_s=3.0, load_s=1.0, impending_s=5.0)
@@ -168,11 +159,6 @@ def test_case_2_looks_at_what_is_impending_where_nothing_can_be_hidden() -> None
     assert {name: p.impending_s for name, p in values.items()} == {"a": 2.0, "b": 2.0, "c": 3.0, "d": 4.0}
     assert {p.load_s for p in values.values()} == {0.0}
     assert list(tao(CASE_2, ONE_BYTE_A_SECOND)) == ["b", "a", "c", "d"]
-
-
-def test_of_layers_one_after_another_the_order_is_forward() -> None:
-    job = sequential_graph(200, size_bytes=1, time_s=0.5)
-    assert list(tao(job, ONE_BYTE_A_SECOND)) == [f"parameter.{i}" for i in range(200)]
 
 
 def test_what_times_say_can_turn_an_order_round() -> None:
