@@ -197,7 +197,6 @@ std::condition_variable all_have_it_changed;
 bool all_have_it = false;
 std::atomic<int> waiting_for_all{0};
 
-void InitTensor(BytePSContext& context, size_t size, int, void*);
 void InitTensor(BytePSContext& context, size_t size, int, void*) {
   std::lock_guard<std::mutex> opening(context.init_mutex);
   if (context.initialized) return;
@@ -215,9 +214,6 @@ void InitTensor(BytePSContext& context, size_t size, int, void*) {
 }
 
 // Says how many partitions there are; as BytePS does, it fails where these are not what the first push made.
-Status EnqueueTensor(BytePSContext& context, std::shared_ptr<Tensor> input, std::shared_ptr<Tensor>,
-                     std::shared_ptr<ReadyEvent>, int size, int, int, std::function<void(const Status&)> callback,
-                     std::shared_ptr<std::vector<QueueType>>);
 Status EnqueueTensor(BytePSContext& context, std::shared_ptr<Tensor>, std::shared_ptr<Tensor>,
                      std::shared_ptr<ReadyEvent>, int size, int, int, std::function<void(const Status&)> callback,
                      std::shared_ptr<std::vector<QueueType>>) {
@@ -228,7 +224,6 @@ Status EnqueueTensor(BytePSContext& context, std::shared_ptr<Tensor>, std::share
 }
 
 // Exported only so that the hook can tell the C++ ABI by its name.
-void* GetContextFromName(const std::string& name);
 void* GetContextFromName(const std::string&) { return nullptr; }
 
 }  // namespace common

@@ -1,12 +1,11 @@
 // The hook under threads, as BytePS has them: one hands gradients over, one loop a stage takes tasks, one runs what
-// answers bring, and others of Prophet's change the plan, look and drain, while BytePS is suspended and resumed and the
-// hook at last steps aside in mid-flight. Ends with 0 where every task passed through each stage once, with one line
-// and 1 otherwise. Leaves what the hook recorded in two files of a folder, for a replay: `events`, and `plans` one
-// after another.
+// answers bring, and others of Prophet's change the plan, look and drain. Ends with 0 where every task passed through
+// each stage once, with one line more and 1 otherwise, and prints what it counted.
 //
 // Built twice (tools/native_stress.py): as the core that the hook takes over, and with STRESS_MAIN as the program that
-// loads both: stress HOOK CORE FOLDER, or stress HOOK CORE TASKS SEED for that many tasks and no record, in engines of
-// random lengths of which some are suspended and the last steps aside; it then prints what it counted.
+// loads both: stress HOOK CORE TASKS SEED [FOLDER], for about that many tasks, in engines of random lengths of which
+// some are suspended and the last steps aside in mid-flight. Leaves what the hook recorded in two files of the folder,
+// for a replay: `events`, and `plans` one after another.
 #ifdef STRESS_MAIN
 
 #include <dlfcn.h>
@@ -22,12 +21,8 @@ int main(int count, char** arguments) {
     std::printf("%s\n", dlerror());
     return 1;
   }
-  if (count == 5) {
-    auto soak = reinterpret_cast<int (*)(void*, const char*, long, unsigned)>(dlsym(core, "soak"));
-    return soak(hook, arguments[2], std::atol(arguments[3]), std::atoi(arguments[4]));
-  }
-  auto stress = reinterpret_cast<int (*)(void*, const char*, const char*)>(dlsym(core, "stress"));
-  return stress(hook, arguments[2], arguments[3]);
+  auto stress = reinterpret_cast<int (*)(void*, const char*, long, unsigned, const char*)>(dlsym(core, "stress"));
+  return stress(hook, arguments[2], std::atol(arguments[3]), std::atoi(arguments[4]), count > 5 ? arguments[5] : "");
 }
 
 #else
@@ -54,34 +49,32 @@ using Entry = std::shared_ptr<TensorTableEntry>;
 constexpr unsigned kGradients = 60;
 constexpr unsigned kMostOpen = 1500;  // tasks on their way; far more than may be in flight
 
+template <typename Record>
+void append(std::string& bytes, const Record& record) {
+  bytes.append(reinterpret_cast<const char*>(&record), sizeof(record));
+}
+
 // A plan like those of Python's encoder, with or without groups of three gradients.
-std::vector<char> random_plan(std::mt19937& random) {
+std::string random_plan(std::mt19937& random) {
   prophet::PlanHeader header{};
   std::copy_n(prophet::kPlanMagic, sizeof(prophet::kPlanMagic), header.magic);
   header.version = prophet::kPlanVersion;
   header.bandwidth = random() % 2 ? 1e9 : 0;
   header.deadline_slack_s = 1e-4;
   bool groups = random() % 4 == 0;
-  std::vector<prophet::PlannedGradient> gradients;
+  std::string body, plan;
   for (unsigned id = 0; id < kGradients; ++id) {
-    gradients.push_back({1e-5 * (kGradients - id), 1000, id, static_cast<int32_t>(id),
-                         groups ? static_cast<int32_t>(id / 3) : prophet::kNoGroup, 0});
+    int32_t group = groups ? static_cast<int32_t>(id / 3) : prophet::kNoGroup;
+    append(body, prophet::PlannedGradient{1e-5 * (kGradients - id), 1000, id, static_cast<int32_t>(id), group, 0});
   }
-  std::vector<prophet::PlannedDeadline> deadlines{{1e-5 * kGradients, 0, 0}};
+  append(body, prophet::PlannedDeadline{1e-5 * kGradients, 0, 0});
   uint64_t credit = random() % 3 == 0 ? prophet::kUnlimited : 1 + random() % 400000;
   uint32_t ranked = random() % 4 != 0;
-  header.lanes[0] = {credit, ranked, kGradients, static_cast<uint32_t>(deadlines.size()), 0};
+  header.lanes[0] = {credit, ranked, kGradients, 1, 0};
   header.lanes[1] = {credit, ranked, 0, 0, 0};
-  auto append = [](std::vector<char>& plan, const auto& records) {
-    const char* begin = reinterpret_cast<const char*>(records.data());
-    plan.insert(plan.end(), begin, begin + records.size() * sizeof(records[0]));
-  };
-  std::vector<char> plan;
-  header.bytes = sizeof(header) + gradients.size() * sizeof(gradients[0]) + deadlines.size() * sizeof(deadlines[0]);
-  append(plan, std::vector<prophet::PlanHeader>{header});
-  append(plan, gradients);
-  append(plan, deadlines);
-  return plan;
+  header.bytes = sizeof(header) + body.size();
+  append(plan, header);
+  return plan + body;
 }
 
 struct HookCalls {
@@ -96,13 +89,15 @@ struct HookCalls {
 // What the hook has done, in files; without a folder it is only counted.
 class Record {
  public:
-  explicit Record(const HookCalls& hook) : hook_(hook) {}
-  Record(const HookCalls& hook, const std::string& folder)
-      : hook_(hook), events_(folder + "/events", std::ios::binary), plans_(folder + "/plans", std::ios::binary) {}
+  Record(const HookCalls& hook, const std::string& folder) : hook_(hook) {
+    if (folder.empty()) return;
+    events_.open(folder + "/events", std::ios::binary);
+    plans_.open(folder + "/plans", std::ios::binary);
+  }
 
   std::atomic<long> plans_taken_up{0};
 
-  void take_up(const std::vector<char>& plan) {
+  void take_up(const std::string& plan) {
     char why[256];
     if (hook_.set_plan(plan.data(), plan.size(), why, sizeof(why)) < 0) std::printf("%s\n", why);
     ++plans_taken_up;
@@ -212,7 +207,7 @@ struct Run {
 
 // Runs an engine with `rounds` iterations. `at` is called when `share` of them is done; it may end the engine.
 template <typename At>
-bool run(const HookCalls& hook, Record& record, long rounds, At at, double share = 1.0 / 3, unsigned seed = 0) {
+bool run(const HookCalls& hook, Record& record, long rounds, At at, double share, unsigned seed) {
   core_start();
   Run now;
   now.seed = seed;
@@ -263,34 +258,12 @@ bool none_left() {
 
 }  // namespace
 
-extern "C" int stress(void* handle, const char* core, const char* folder) {
+// `tasks` and a few more in engines one after another, each of up to 400 iterations. At a random moment of a quarter of
+// them BytePS is suspended, and at one of the last the hook steps aside.
+extern "C" int stress(void* handle, const char* core, long tasks, unsigned seed, const char* folder) {
   HookCalls hook;
   if (!attached(hook, handle, core)) return 1;
   Record record(hook, folder);
-  // Suspended in mid-flight, and what was there forgotten; a whole one; one that steps aside in mid-flight.
-  auto suspended = [&](Run& now) {
-    now.stop = true;
-    hook.reset();
-    return false;
-  };
-  auto steps_aside = [&](Run&) {
-    hook.step_aside("stress");
-    return true;
-  };
-  auto nothing = [](Run&) { return true; };
-  bool good =
-      run(hook, record, 60, suspended) && run(hook, record, 250, nothing) && run(hook, record, 250, steps_aside);
-  hook.reset();
-  record.drain();
-  return good && none_left() ? 0 : 1;
-}
-
-// `tasks` and a few more in engines one after another, each of up to 400 iterations. At a random moment of a quarter of
-// them BytePS is suspended, and at one of the last the hook steps aside.
-extern "C" int soak(void* handle, const char* core, long tasks, unsigned seed) {
-  HookCalls hook;
-  if (!attached(hook, handle, core)) return 1;
-  Record record(hook);
   std::mt19937 random(seed);
   long done = 0, suspensions = 0;
   bool good = true;
@@ -300,7 +273,7 @@ extern "C" int soak(void* handle, const char* core, long tasks, unsigned seed) {
     double share = (1 + random() % 98) / 100.0;
     bool suspended = !last && random() % 4 == 0;
     auto at = [&](Run& now) {
-      if (last) hook.step_aside("soak");
+      if (last) hook.step_aside("stress");
       if (suspended) {
         now.stop = true;
         hook.reset();
