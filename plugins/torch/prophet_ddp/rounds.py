@@ -225,21 +225,16 @@ class ModuleRounds(AwaitedRounds):
             self.trace.remove("it went back to torch's reducer")
         self.flush()
         self.retire()
-        for hook in self._hooks:
-            hook.remove()
+        for comes, _ in self.hooks:
+            comes.remove()
         torch_guards.release(self)
         torch_guards.unwatch(self, self._slots)
 
     def retire(self) -> None:
-        """Handle the loss of the wrapper: gather no more, and let operations in flight end. Wait for nothing."""
         if self.trace is not None:
             self.trace.abandon()
-        self._leave()
+        super().retire()
         self.channel.issuer.gone = True
-
-    def dropped(self) -> None:
-        self.retire()
-        super().dropped()
 
     def end(self) -> None:
         super().end()

@@ -236,7 +236,7 @@ def _replace(
         rounds.sparse = SparseGradients(sparse, group)
     elif rounds.terms.may_leave:
         rounds.turns = Turns(ddp, rounds, _give_back_faster)
-    records.follow(rounds.record, dist.get_rank(), dist.get_world_size(), group.size())
+    records.follow(rounds.record, group.size())
 
 
 def _give_back(ddp: Any, bucket_bytes: int = 0) -> None:

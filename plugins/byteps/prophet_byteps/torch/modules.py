@@ -71,10 +71,6 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
     def before_compilation(self) -> None:
         self._keyed.give_up_trace(COMPILED)
 
-    def dropped(self) -> None:
-        self._leave()
-        super().dropped()
-
     def restart(self) -> None:
         """Forget rounds after a suspend, when nothing is in flight."""
         with self._lock:
