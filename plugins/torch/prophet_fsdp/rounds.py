@@ -252,9 +252,10 @@ class ShardRounds(AwaitedRounds):
     def left(self, begun: Begun, stages: Sequence[Stage]) -> Reduction:
         """Start a reduction, and await it."""
         for stage in stages:
-            if stage.wire not in self._wires:
-                self._wires.append(stage.wire)
-                stage.wire.log = self.log
+            wire = stage.transfer.wire
+            if wire not in self._wires:
+                self._wires.append(wire)
+                wire.log = self.log
         self._begun = begun
         self._left(self._slots[0], in_graph=False)
         return Reduction(stages)

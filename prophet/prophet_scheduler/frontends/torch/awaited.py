@@ -93,10 +93,6 @@ class AwaitedRounds(AverageSource):
         clipping.install()
         _living.add(self)
         torch_guards.watch(self, self._slots)
-        if torch_guards.after_compilation():
-            self.keep_barrier()
-        for slot in self._slots:
-            slot.watched.memory.note(slot.param)
 
     def retire(self) -> None:
         """Receive no more gradients, and let operations in flight end. Wait for nothing."""
