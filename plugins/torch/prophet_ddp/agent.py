@@ -127,7 +127,7 @@ class ModuleAgent(WatchingAgent):
         alive = super().turn(now)
         rounds = self._reference()
         if rounds is not None:
-            rounds.pace.on_round = None if self._choosing.at_rest else agents.wake
+            rounds.pace.on_round = None if self._choosing.at_rest else agents.thread.wake
         return alive
 
     def leave(self) -> None:
@@ -242,17 +242,8 @@ class Agents:
     def __init__(self) -> None:
         self._lock = free_in_forks(threading.Lock())
         self._modules: list[WatchingAgent] = []
-        self._thread = TurningThread(self._turn, self._pause_s, self._failed)
+        self.thread = TurningThread(self._turn, self._pause_s, self._failed)
         self._over = False
-
-    @property
-    def busy_s(self) -> float:
-        """Processor time that the agents have used so far, in seconds."""
-        return self._thread.busy_s
-
-    def wake(self) -> None:
-        """Start the next turn at once. Thread-safe."""
-        self._thread.wake()
 
     def add(self, agent: WatchingAgent) -> None:
         """Give this agent turns from now on; end it at once if learning has failed."""
@@ -261,13 +252,13 @@ class Agents:
                 agent.end()
                 return
             self._modules.append(agent)
-        if not self._thread.started:
-            self._thread.start()
+        if not self.thread.started:
+            self.thread.start()
             at_end(self._end)
 
     def _end(self) -> None:
         """Stop the thread when the process ends: the interpreter must not go away while the thread runs."""
-        if self._thread.end(END_LIMIT_S) and not self._over:
+        if self.thread.end(END_LIMIT_S) and not self._over:
             for agent in self._modules:
                 agent.leave()
 
@@ -297,5 +288,5 @@ class Agents:
 
 agents = Agents()
 """Agents of this process."""
-records = Records(lambda: agents.busy_s, agents.wake)
+records = Records(agents.thread)
 """Records of this process."""

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from prophet_ddp.reducer import HANDED_BACK, LateReducer
 from prophet_scheduler.core.settings import DDP_NCCL
-from prophet_scheduler.frontends.torch.optimizer import OLDEST_TORCH
+from prophet_scheduler.frontends.torch.optimizer import too_old
 
 _METHODS = (
     "_build_params_for_reducer",
@@ -56,11 +56,10 @@ def _findings() -> Iterator[tuple[str, bool, str]]:
         yield "DistributedDataParallel", True, f"torch {version}, with gloo"
     else:
         yield "DistributedDataParallel", False, f"torch {version} was built without gloo"
-    oldest = ".".join(map(str, OLDEST_TORCH))
     missing = missing_names(torch.nn.parallel.distributed)
     unknown = unknown_requests(torch.nn.parallel.distributed)
-    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_TORCH:
-        line = f"torch {version} is older than {oldest}; jobs keep DistributedDataParallel as it is"
+    if old := too_old():
+        line = f"{old}; jobs keep DistributedDataParallel as it is"
     elif missing:
         line = f"torch {version} has no {', '.join(missing)}, which Prophet relies on; train without PROPHET_SCHEDULER"
     elif unknown:

@@ -193,7 +193,7 @@ class DdpLogger(c10d.Logger):
             self._ints["num_buckets_reduced"] = self._reduced(unused) if whole else 0
         self._ints |= {
             "iteration": self.iteration,
-            "unused_parameter_size": sum(_bytes(slot) for slot in unused),
+            "unused_parameter_size": sum(slot.param.nbytes for slot in unused),
             "has_rebuilt_buckets": int(self._order is not None),
         }
         if c10d.get_debug_level() == c10d.DebugLevel.DETAIL:
@@ -247,11 +247,7 @@ class DdpLogger(c10d.Logger):
         return list(chain(*reversed(self.buckets(registered)))) if self._rounds.uses.found else registered
 
     def _size(self, bucket: Sequence[int]) -> int:
-        return sum(_bytes(self._rounds.registered[place]) for place in bucket)
-
-
-def _bytes(slot: Slot) -> int:
-    return int(slot.param.nbytes)
+        return sum(self._rounds.registered[place].param.nbytes for place in bucket)
 
 
 def _joined(places: Sequence[int], between: str) -> str:

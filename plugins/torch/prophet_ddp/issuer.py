@@ -236,7 +236,7 @@ class Issuer:
         """
         with self._lock:
             self._issue()
-            while self.error is None and (self._in_flight or (self._queue and self._may_go(self._queue[0]))):
+            while self.error is None and (self._in_flight or self._goes_on()):
                 before = self.ended
                 if not self._moved.wait_for(lambda: self.ended != before or self.error is not None, patience_s):  # noqa: B023
                     return False
@@ -244,9 +244,8 @@ class Issuer:
                 self._raise_error()
             return True
 
-    @staticmethod
-    def _may_go(operation: JointOperation) -> bool:
-        return operation.ready or operation.coming
+    def _goes_on(self) -> bool:
+        return bool(self._queue) and (self._queue[0].ready or self._queue[0].coming)
 
     def still(self, limit_s: float) -> bool:
         """Wait until torch has no operation left that it would call back for. False after `limit_s` seconds."""

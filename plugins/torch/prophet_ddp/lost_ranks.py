@@ -58,7 +58,7 @@ class LostRanks:
     def look(self) -> None:
         """Read the ends of this rank's neighbours. Call it once all ranks have written theirs."""
         for place in {(self._own + 1) % len(self._members), (self._own - 1) % len(self._members)}:
-            self._ends[place] = self._read(place)
+            self._ends[place] = json.loads(self._store.get(f"ends {place}"))
 
     def loss(self, error: str, iteration: int) -> str:
         """Return why averages will no longer arrive, from gloo's error on this rank in this iteration. Takes a second
@@ -96,10 +96,6 @@ class LostRanks:
             rank for rank, key in keys.items() if not self._store.check([key]) or int(self._store.get(key)) < iteration
         ]
 
-    def _read(self, place: int) -> Ends:
-        ends: Ends = json.loads(self._store.get(f"ends {place}"))
-        return ends
-
     def _behind(self, address: str, port: int) -> int | None:
         """Return the place of the rank that has this end; None if it is unknown."""
         swapped = int.from_bytes(port.to_bytes(2, "little"), "big")  # gloo prints it in network byte order.
@@ -114,7 +110,8 @@ class LostRanks:
         if not self._store.check(["lost"]):
             place = self._behind(address, port)
             if place is None:  # The connection was made later, or the rank is no neighbour.
-                self._ends = {place: self._read(place) for place in range(len(self._members)) if place != self._own}
+                others = (place for place in range(len(self._members)) if place != self._own)
+                self._ends = {place: json.loads(self._store.get(f"ends {place}")) for place in others}
                 place = self._behind(address, port)
             if place is None:
                 return None

@@ -106,8 +106,8 @@ class ObservedModel(abc.ABC):
         self._one_host = False
         self._told_s = 0.0
         self._record = ModuleRecord()
-        self._records = Records(lambda: self.thread.busy_s)
-        self.thread: TurningThread = TurningThread(self._turn, self._pause_s, self._failed, "prophet-observe")
+        self.thread = TurningThread(self._turn, self._pause_s, self._failed, "prophet-observe")
+        self._records = Records(self.thread)
         speaks(rank == 0)
         if rank == 0:
             warn_of_unknown_variables(os.environ)
@@ -129,7 +129,7 @@ class ObservedModel(abc.ABC):
         self._records.begin(told)
         if self._rank == 0:
             self._record.observed = self.observed
-        self._records.follow(self._record, dist.get_rank(), dist.get_world_size(), self._ranks)
+        self._records.follow(self._record, self._ranks)
         at_end(self._end)
         self.thread.start()
 

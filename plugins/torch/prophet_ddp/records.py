@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch.distributed as dist
+
 from prophet_ddp.environment import environ_of_rank
 from prophet_ddp.terms import TORCH, TORCH_CUT
 from prophet_scheduler.core import settings as names
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from prophet_scheduler.core.plan import Plan
     from prophet_scheduler.core.profile import Profile
     from prophet_scheduler.core.status import Observed
+    from prophet_scheduler.frontends.turning import TurningThread
     from prophet_scheduler.session.session import Session
 
 logger = logging.getLogger("prophet_scheduler")
@@ -116,11 +119,10 @@ class ModuleRecord:
 
 
 class Records:
-    """Records of this process. `agent_cpu_s` returns the agent's processor time so far; `wake` starts its next turn."""
+    """Records of this process, in which this `thread` learns or only looks."""
 
-    def __init__(self, agent_cpu_s: Callable[[], float], wake: Callable[[], None] = lambda: None) -> None:
-        self._agent_cpu_s = agent_cpu_s
-        self._wake = wake
+    def __init__(self, thread: TurningThread) -> None:
+        self._thread = thread
         self._worker: WorkerName | None = None
         self._ranks = 1
         self._settings: Settings | None = None
@@ -139,10 +141,8 @@ class Records:
         """Return True if this process, while it runs, reports on the next module that is taken over."""
         return self._settings is not None and self._settings.watched and self._module is None and not self._aside
 
-    def follow(self, record: ModuleRecord, rank: int = 0, workers: int = 1, ranks: int = 1) -> None:
-        """Follow a module that is taken over, in a group of `ranks` ranks; only the first module counts. This process
-        is `rank` of `workers` in its job.
-        """
+    def follow(self, record: ModuleRecord, ranks: int = 1) -> None:
+        """Follow a module that is taken over, in a group of `ranks` ranks; only the first module counts."""
         if self._module is not None or self._aside:
             return
         observes, told = self.observes_next(), self._settings
@@ -152,7 +152,7 @@ class Records:
         if told is not None and observes:
             number, port = environ_of_rank().get(names.LOCAL_RANK, ""), os.environ.get("MASTER_PORT", "")
             local_rank = int(number) if number.isdecimal() else 0
-            self._worker = worker_name("ddp", "torch", rank, workers, local_rank, port)
+            self._worker = worker_name("ddp", "torch", dist.get_rank(), dist.get_world_size(), local_rank, port)
             self._ranks = ranks
             self.watch_by(told)
 
@@ -174,7 +174,7 @@ class Records:
         if module is not None and module.observer is not None:
             module.observer.close()
         if module is not None and worker is not None:
-            how = settings, self.status, self._wake
+            how = settings, self.status, self._thread.wake
             module.observer = Observer.begin(worker, *how, all_reduce_ranks=self._ranks)
 
     def stepped_aside(self, why: str, record: ModuleRecord | None = None) -> None:
@@ -231,7 +231,7 @@ class Records:
             policy=self._settings.policy,
             stepped_aside=self._aside,
             plans=decided.plans,
-            agent_cpu_s=self._agent_cpu_s(),
+            agent_cpu_s=self._thread.busy_s,
             partition_bytes=self._settings.partition_bytes or MOST_BLOCK_BYTES,
             push_credit=plan.push.credit if plan is not None else None,
             deadlines=tuple(plan.push.deadlines) if plan is not None else (),

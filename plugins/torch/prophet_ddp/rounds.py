@@ -225,22 +225,17 @@ class ModuleRounds(AwaitedRounds):
             self.trace.remove("it went back to torch's reducer")
         self.flush()
         self.retire()
-        for hook in self._hooks:
-            hook.remove()
+        for comes, _ in self.hooks:
+            comes.remove()
         torch_guards.release(self)
         self._is_dropped = True
         self.end()
 
     def retire(self) -> None:
-        """Handle the loss of the wrapper: gather no more, and let operations in flight end. Wait for nothing."""
         if self.trace is not None:
             self.trace.abandon()
-        self._leave()
+        super().retire()
         self.channel.issuer.gone = True
-
-    def dropped(self) -> None:
-        self.retire()
-        super().dropped()
 
     def end(self) -> None:
         super().end()

@@ -41,7 +41,7 @@ from prophet_scheduler.frontends.notices import speaks, warn_of_unknown_variable
 from prophet_scheduler.frontends.records import require_records
 from prophet_scheduler.frontends.torch import steps
 from prophet_scheduler.frontends.torch.between import call_before
-from prophet_scheduler.frontends.torch.optimizer import OLDEST_TORCH
+from prophet_scheduler.frontends.torch.optimizer import too_old
 from prophet_scheduler.frontends.turning import tend_heap
 from prophet_scheduler.policies import policy_from_environ
 
@@ -143,8 +143,8 @@ def _failure(error: Exception) -> str:
 
 def why_not(ddp: Any, group: dist.ProcessGroup, told: Settings) -> str | None:
     """Return why torch's reducer must stay; None if it need not."""
-    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < OLDEST_TORCH:
-        return f"torch {torch.__version__} is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}"
+    if old := too_old():
+        return old
     devices = {param.device for param in ddp.module.parameters() if param.requires_grad}
     if devices != {CPU}:
         from prophet_ddp import nccl  # A job on processors needs none of it.
@@ -236,7 +236,7 @@ def _replace(
         rounds.sparse = SparseGradients(sparse, group)
     elif rounds.terms.may_leave:
         rounds.turns = Turns(ddp, rounds, _give_back_faster)
-    records.follow(rounds.record, dist.get_rank(), dist.get_world_size(), group.size())
+    records.follow(rounds.record, group.size())
 
 
 def _give_back(ddp: Any, bucket_bytes: int = 0) -> None:

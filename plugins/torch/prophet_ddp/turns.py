@@ -62,7 +62,7 @@ class Turns:
         """True if this rank knows nothing against a turn. torch.compile would trace whatever a module has in a turn.
         Hooks of the program on nodes that accumulate into `.grad` would run before those of torch's new reducer.
         """
-        hooks = (handle.hooks_dict_ref() for handle in self._rounds.end_hooks)
+        hooks = (ready.hooks_dict_ref() for _, ready in self._rounds.hooks)
         hooked = any(each is not None and len(each) > 1 for each in hooks)
         return self._rounds.plain and not hooked and not torch_guards.after_compilation()
 

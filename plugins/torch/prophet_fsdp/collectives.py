@@ -114,14 +114,14 @@ class SharedRounds:
 class GatherEnd(dist.Work):
     """torch's Work of an all-gather."""
 
-    def __init__(self, wire: ShardWire, transfer: ShardTransfer, came: Callable[[], None]) -> None:
+    def __init__(self, transfer: ShardTransfer, came: Callable[[], None]) -> None:
         super().__init__()
-        self._wire, self._transfer, self._came = wire, transfer, came
+        self._transfer, self._came = transfer, came
 
     def wait(self, timeout: Any = None) -> bool:
         """Return True once all parts have arrived. Raises the wire's error."""
         self._came()
-        self._wire.wait(self._transfer)
+        self._transfer.wire.wait(self._transfer)
         return True
 
 
@@ -151,7 +151,7 @@ class Gather(DefaultAllGather):
         order = order_of(module)
         transfer = self._shared.wire.gather(output_tensor, GATHERS, order.place(module))
         order.gathers(module)
-        return GatherEnd(self._shared.wire, transfer, lambda: order.came(module))
+        return GatherEnd(transfer, lambda: order.came(module))
 
 
 class Reduce(DefaultReduceScatter):
@@ -201,7 +201,7 @@ class Reduce(DefaultReduceScatter):
             parts.wire.reduce(result, input_tensor, average, self._urgency, self._place, transfer)
             parts.inputs.append((self._urgency, transfer))
 
-        stage = Stage(begin, parts.wire, transfer)
+        stage = Stage(begin, transfer)
         if late is None:
             Reduction([stage]).wait()
             return None

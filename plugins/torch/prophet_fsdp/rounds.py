@@ -151,7 +151,8 @@ class Begun:
         self._made: list[ShardSlot] = []
         sizes = [param.padded_sharded_param_size.numel() for param in params]
         starts = itertools.accumulate(sizes, initial=0)
-        bases = [None if grad is None else grad._local_tensor.clone() for grad in grads_of(params)]
+        grads = (param.sharded_param.grad for param in params)
+        bases = [None if grad is None else grad._local_tensor.clone() for grad in grads]
         self._parts = {id(part[0].sharded_param): part for part in zip(params, sizes, starts, bases, strict=False)}
 
     def left(self, stages: Sequence[Stage], result: torch.Tensor) -> None:
@@ -171,11 +172,6 @@ class Begun:
         self.elements -= size
         if not self.elements:
             torch_guards.keep_within_backward(self._rounds, self._made)
-
-
-def grads_of(params: Sequence[Any]) -> list[Any]:
-    """Return the sharded gradients of FSDP2's parameters; None for each parameter without one."""
-    return [param.sharded_param.grad for param in params]
 
 
 class ShardRounds(AwaitedRounds):
@@ -233,7 +229,7 @@ class ShardRounds(AwaitedRounds):
             if slot is None or self._has_hooks(slot):
                 return None
         all_of_them = elements == sum(param.padded_sharded_param_size.numel() for param in params)
-        if not all_of_them and any(grad is not None for grad in grads_of(params)):
+        if not all_of_them and any(param.sharded_param.grad is not None for param in params):
             return None  # Without existing gradients FSDP2 shows which ones it makes.
         return Begun(self, params, elements)
 
@@ -258,9 +254,10 @@ class ShardRounds(AwaitedRounds):
     def left(self, begun: Begun, stages: Sequence[Stage]) -> Reduction:
         """Start a reduction, and await it."""
         for stage in stages:
-            if stage.wire not in self._wires:
-                self._wires.append(stage.wire)
-                stage.wire.log = self.log
+            wire = stage.transfer.wire
+            if wire not in self._wires:
+                self._wires.append(wire)
+                wire.log = self.log
         self._begun = begun
         self._left(self._slots[0], in_graph=False)
         return Reduction(stages)
@@ -328,10 +325,6 @@ class ShardRounds(AwaitedRounds):
     def before_compilation(self) -> None:
         # Compiled code hides from our guards that FSDP2 gathers in the middle of it.
         self.keep_barrier()
-
-    def dropped(self) -> None:
-        self._leave()
-        super().dropped()
 
     def end(self) -> None:
         super().end()
@@ -422,4 +415,4 @@ def _watch(rounds: Any, ranks: int) -> None:
         rounds.log.reopen()
         rounds.record.drain = rounds.log.drain
         agents.add(WatchingAgent(rounds))
-    records.follow(rounds.record, dist.get_rank(), dist.get_world_size(), ranks)
+    records.follow(rounds.record, ranks)

@@ -111,10 +111,11 @@ class ShardGroups:
 
 class ShardTransfer:
     """A collective of this rank, which may begin later. `first` is the number of its first block, and `number` its own
-    in the program's order. `stage` is the number of collectives of its reduction that precede it on its wire.
+    in the program's order. `stage` is the number of collectives of its reduction that precede it on its `wire`.
     """
 
-    def __init__(self, first: int, number: int, stage: int = 0) -> None:
+    def __init__(self, wire: ShardWire, first: int, number: int, stage: int = 0) -> None:
+        self.wire = wire
         self.first, self.number, self.stage = first, number, stage
         self.then: Callable[[], object] | None = None
         """Function that starts the next stage, in a thread of the wire's; None if there is none."""
@@ -220,7 +221,7 @@ class ShardWire:
             if self._tag > MOST_TAG:
                 self._tag = 0
             self._reserved += 1
-            return ShardTransfer(first, self._reserved, stage)
+            return ShardTransfer(self, first, self._reserved, stage)
 
     def gather(
         self, output: torch.Tensor, urgency: int, place: int, reserved: ShardTransfer | None = None
@@ -484,10 +485,9 @@ def _same(block: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Stage:
-    """A collective of a reduction: the function that starts it, and its reservation on a wire."""
+    """A collective of a reduction, and the function that starts it."""
 
     begin: Callable[[], object]
-    wire: ShardWire
     transfer: ShardTransfer
 
 
@@ -496,7 +496,7 @@ class Reduction:
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         # Keeps no functions that start stages: they hold whole gradients.
-        self._transfers = [(stage.wire, stage.transfer) for stage in stages]
+        self._transfers = [stage.transfer for stage in stages]
         for stage, following in itertools.pairwise(stages):
             stage.transfer.then = following.begin
         stages[0].begin()
@@ -504,12 +504,12 @@ class Reduction:
     @property
     def there(self) -> bool:
         """True once the last stage has arrived."""
-        return self._transfers[-1][1].there
+        return self._transfers[-1].there
 
     def wait(self) -> None:
         """Wait for the last stage. Raises a wire's error."""
-        for wire, transfer in self._transfers:
-            wire.wait(transfer)
+        for transfer in self._transfers:
+            transfer.wire.wait(transfer)
 
 
 def between_replicas(
@@ -519,9 +519,7 @@ def between_replicas(
     if ranks <= FEW:
         result = torch.empty_like(source)
         only = wire.reserve(result)
-        return result, [
-            Stage(lambda: wire.reduce(result, source, average, urgency, place, only, whole=True), wire, only)
-        ]
+        return result, [Stage(lambda: wire.reduce(result, source, average, urgency, place, only, whole=True), only)]
     part = -(-source.numel() // ranks)
     whole = source.new_empty(part * ranks)
     first, second = (wire.reserve(whole[:part], stage) for stage in range(2))
@@ -533,6 +531,6 @@ def between_replicas(
         wire.reduce(whole.view(ranks, -1)[rank], padded, average, urgency, place, first)
 
     return whole[: source.numel()], [
-        Stage(reduce, wire, first),
-        Stage(lambda: wire.gather(whole, urgency, place, second), wire, second),
+        Stage(reduce, first),
+        Stage(lambda: wire.gather(whole, urgency, place, second), second),
     ]

@@ -36,7 +36,8 @@ class TurningThread:
         self._pause_s = pause_s
         self._failed = failed
         self._woken = free_in_forks(threading.Event())
-        self._stopped = False
+        self.stopped = False
+        """True if no further turn will begin."""
         self._thread: threading.Thread | None = None
         self.busy_s = 0.0
         """Seconds of processor time used by the turns so far."""
@@ -51,18 +52,13 @@ class TurningThread:
         """True if `start` was called, here or in the process from which this one was forked."""
         return self._thread is not None
 
-    @property
-    def stopped(self) -> bool:
-        """True if no further turn will begin."""
-        return self._stopped
-
     def wake(self) -> None:
         """Start the next turn at once. Thread-safe."""
         self._woken.set()
 
     def stop(self) -> None:
         """Begin no more turns, without waiting for the present one. Thread-safe."""
-        self._stopped = True
+        self.stopped = True
         self._woken.set()
 
     def end(self, limit_s: float) -> bool:
@@ -77,7 +73,7 @@ class TurningThread:
         while True:
             self._woken.wait(self._pause_s())
             self._woken.clear()
-            if self._stopped:
+            if self.stopped:
                 return
             before = time.thread_time()
             try:

@@ -329,7 +329,7 @@ def test_a_learner_that_cannot_be_made_is_one_warning(
     scheduled = job(hook)
     scheduled._agree_at_start(bps, "terms")
     assert bps.init() == "init True"
-    assert scheduled._thread._stopped
+    assert scheduled._thread.stopped
     (line,) = caplog.messages
     assert line.startswith("Prophet: stepped aside: ModuleNotFoundError: ")
     assert "ModuleNotFoundError" in hook.state.why_aside

@@ -330,15 +330,19 @@ def agent_fails(rank: int) -> None:
         assert len(ddp.reducer.rounds.log.drain()) == 0, "nobody reads what is written any more"
 
 
+def failing(kind: type[Exception]) -> Callable[..., None]:
+    def fail(*_: Any) -> None:
+        raise kind("made for a test")
+
+    return fail
+
+
 def making_fails(rank: int) -> None:
     """One rank cannot make what it needs, after the ranks have agreed to go on with Prophet."""
     if prophet() and rank == 0:
         from prophet_ddp import assembly
 
-        def fail(*_: Any) -> None:
-            raise ValueError("made for a test")
-
-        setattr(assembly, "ModuleAgent", fail)  # noqa: B010, whose signature does not matter
+        vars(assembly)["ModuleAgent"] = failing(ValueError)
     ddp: Any = DistributedDataParallel(model())
     print("reducer", type(ddp.reducer).__name__)
     trained(ddp, 20)
@@ -349,10 +353,7 @@ def asking_fails(rank: int) -> None:
     if prophet() and rank == 1:
         from prophet_ddp import takeover
 
-        def fail(*_: Any) -> None:
-            raise AttributeError("made for a test")
-
-        setattr(takeover, "why_not", fail)  # noqa: B010, whose signature does not matter
+        vars(takeover)["why_not"] = failing(AttributeError)
     ddp: Any = DistributedDataParallel(model())
     print("reducer", type(ddp.reducer).__name__)
     trained(ddp, 20)

@@ -52,7 +52,7 @@ def look(ddp: Any, optimizer: torch.optim.Optimizer, kept: Sequence[torch.Tensor
         rounds = ddp.reducer.rounds
         rounds.flush()
         with rounds._lock, rounds.channel.issuer._lock, rounds.channel.control._lock:
-            agents.wake()
+            agents.thread.wake()
     optimizer.zero_grad()
 
 

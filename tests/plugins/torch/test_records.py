@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,8 @@ def test_a_module_that_goes_back_to_torchs_reducer_is_said_on_every_rank(tmp_pat
 
 def records(folder: Path) -> Records:
     """Return the records of a process that was asked for a status and for events."""
-    made = Records(lambda: 0.25)
+    thread: Any = SimpleNamespace(busy_s=0.25)
+    made = Records(thread)
     made._settings = Settings("p3", status_out=folder / "s.json", events_out=folder / "e.npz")
     return made
 

@@ -71,10 +71,6 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
         self._keyed.give_up_trace(SIGHT)
         super().keep_barrier()
 
-    def dropped(self) -> None:
-        self._leave()
-        super().dropped()
-
     def restart(self) -> None:
         """Forget rounds after a suspend, when nothing is in flight."""
         with self._lock:

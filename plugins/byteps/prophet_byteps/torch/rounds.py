@@ -58,10 +58,6 @@ class OptimizerRounds(Updates, KeyedWire):
         self._stepped = False
         self._probation = Probation()
         torch_guards.watch(self, self._order)
-        if torch_guards.after_compilation():
-            self.keep_barrier()
-        for slot in self._order:
-            slot.watched.memory.note(slot.param)
         self._ready_hooks = [slot.attend()[1] for slot in self._order]
 
     # Called by the optimizer's methods.

@@ -69,8 +69,8 @@ class AwaitedRounds(AverageSource):
         """True if the program uses parameters and gradients in a way that cannot be detected."""
         self._outlasted = False
         """True if an update of the last round outlasted its step(), or would have without the probation."""
-        self._hooks: list[Any] = []
-        self.end_hooks: list[Any] = []
+        self.hooks: list[tuple[Any, Any]] = []
+        """Handles of each slot's two hooks (`Slot.attend`)."""
         self._forward_thread: int | None = None
         """Thread in which uses of gradients are detected; backward may run in another."""
         self._told = False
@@ -85,9 +85,7 @@ class AwaitedRounds(AverageSource):
     def watch(self) -> None:
         """Receive the gradients that backward makes from now on. Call this once everything is set up for them."""
         self._attend()
-        for slot in self._slots:
-            for hooks, handle in zip((self._hooks, self.end_hooks), slot.attend(), strict=True):
-                hooks.append(handle)
+        self.hooks = [slot.attend() for slot in self._slots]
         self._held = torch._C.ScriptList([slot.param for slot in self._slots])
 
     def _attend(self) -> None:
@@ -96,15 +94,11 @@ class AwaitedRounds(AverageSource):
         clipping.install()
         _living.add(self)
         torch_guards.watch(self, self._slots)
-        if torch_guards.after_compilation():
-            self.keep_barrier()
-        for slot in self._slots:
-            slot.watched.memory.note(slot.param)
 
-    def _leave(self) -> None:
-        """Stop receiving gradients."""
-        for hook in self.end_hooks:
-            hook.remove()
+    def retire(self) -> None:
+        """Receive no more gradients, and let operations in flight end. Wait for nothing."""
+        for _, ready in self.hooks:
+            ready.remove()
         self._held = None
 
     @property
@@ -359,6 +353,7 @@ class AwaitedRounds(AverageSource):
         """Handle a module that the program has dropped, without waiting. Any parts that the program still holds work as
         before, but this object no longer keeps them alive.
         """
+        self.retire()
         torch_guards.may_go(self._slots)
         self._is_dropped = True
         self.end()

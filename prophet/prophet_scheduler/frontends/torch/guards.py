@@ -99,7 +99,10 @@ def watch(owner: Any, slots: list[Slot]) -> None:
         _watched[id(slot.param)] = watched
         watched.slots.append(slot)
         slot.watched = watched
+        watched.memory.note(slot.param)
     note_uses(owner, True)
+    if after_compilation():
+        owner.keep_barrier()
 
 
 def unwatch(owner: Any, slots: Iterable[Slot]) -> None:

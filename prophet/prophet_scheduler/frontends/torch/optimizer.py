@@ -93,6 +93,14 @@ def methods_of(namespace: type) -> dict[str, Any]:
     }
 
 
+def too_old() -> str:
+    """Return a phrase if the installed torch is older than OLDEST_TORCH; otherwise an empty string."""
+    version = torch.__version__
+    if tuple(int(part) for part in version.split(".")[:2]) >= OLDEST_TORCH:
+        return ""
+    return f"torch {version} is older than {'.'.join(map(str, OLDEST_TORCH))}"
+
+
 BY_ELEMENT = frozenset(("ASGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "SGD"))
 """Classes of torch.optim that update each element of a parameter separately."""
 
@@ -122,9 +130,7 @@ def why_not_late(optimizer: torch.optim.Optimizer, shared: bool = False) -> str 
     params = [id(param) for group in optimizer.param_groups for param in group["params"]]
     if len(set(params)) != len(params):
         return "a parameter is in it twice"
-    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < OLDEST_TORCH:
-        return f"torch {torch.__version__} is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}"
-    return None
+    return too_old() or None
 
 
 def _is_of_torch(part: Any) -> bool:

@@ -166,31 +166,29 @@ def _without_saved_tensors_hooks(_value: Any) -> Iterator[None]:
 # State that has a value.
 
 
-def _autocast() -> Any:
-    """Return the autocast settings; None if autocast is off for all devices, since its types have no effect then."""
-    if not _C._is_any_autocast_enabled():
-        return None
+def _autocast_settings() -> tuple[Any, ...]:
     devices = [(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _DEVICE_TYPES]
     return torch.is_autocast_cache_enabled(), *devices
 
 
-@contextlib.contextmanager
-def _with_autocast(value: Any) -> Iterator[None]:
-    before = [(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _DEVICE_TYPES]
-    cached = torch.is_autocast_cache_enabled()
-    _put_autocast(*value if value is not None else (cached, *((False, dtype) for _, dtype in before)))
-    try:
-        yield
-    finally:
-        _put_autocast(cached, *before)
+def _autocast() -> Any:
+    """Return the autocast settings; None if autocast is off for all devices, since its types have no effect then."""
+    return _autocast_settings() if _C._is_any_autocast_enabled() else None
 
 
-def _put_autocast(cached: bool, *devices: tuple[bool, torch.dtype]) -> None:
+def _put_autocast(value: tuple[Any, ...]) -> None:
     # The cache stays: the program's forward pass may be in the middle of its region. An update casts no parameter.
+    cached, *devices = value
     torch.set_autocast_cache_enabled(cached)
     for kind, (enabled, dtype) in zip(_DEVICE_TYPES, devices, strict=True):
         torch.set_autocast_enabled(kind, enabled)
         torch.set_autocast_dtype(kind, dtype)
+
+
+def _with_autocast(value: Any) -> AbstractContextManager[Any]:
+    cached, *devices = _autocast_settings()
+    off = cached, *((False, dtype) for _, dtype in devices)
+    return _setting(_autocast_settings, _put_autocast)(off if value is None else value)
 
 
 @dataclass(frozen=True)
