@@ -22,7 +22,6 @@ from prophet_scheduler.lab.own_script import (
     run_ranks,
     seconds_in,
 )
-from prophet_scheduler.lab.runner import Edges
 from prophet_scheduler.lab.session import worker_cores
 from prophet_scheduler.lab.testbed import namespaces
 from support.commands import Command
@@ -63,19 +62,17 @@ class PlayedNodes:
         return PlayedRank(self._steps[name], log)
 
 
-def ran(nodes: Any, shell: Mapping[str, str] | None = None) -> tuple[int, list[str], list[float]]:
-    """(exit status, what was said, what was slept)."""
+def ran(nodes: Any, shell: Mapping[str, str] | None = None) -> tuple[int, list[str]]:
+    """(exit status, what was said)."""
     said: list[str] = []
-    slept: list[float] = []
-    edges = Edges(sleep=slept.append)
-    status = run_ranks(["python", "train.py"], WORKERS, nodes, said.append, edges, {} if shell is None else shell)
-    return status, said, slept
+    status = run_ranks(["python", "train.py"], WORKERS, nodes, said.append, {} if shell is None else shell)
+    return status, said
 
 
 def test_ranks_are_told_what_torchrun_tells_them() -> None:
     nodes = PlayedNodes(worker0=[(b"", 0)], worker1=[(b"", 0)])
     shell = {"PROPHET_SCHEDULER": "prophet", "RANK": "7", "OMP_NUM_THREADS": "3"}
-    assert ran(nodes, shell) == (0, [], [])
+    assert ran(nodes, shell) == (0, [])
     for rank, worker in enumerate(WORKERS):
         argv, env, cwd = nodes.started[worker]
         assert (argv, cwd) == (["python", "train.py"], Path.cwd())
@@ -90,14 +87,12 @@ def test_lines_are_said_once_and_whole() -> None:
     nodes = PlayedNodes(
         worker0=[(b"one\ntw", None), (b"o\n", None), (b"last", 0)], worker1=[(b"", None), (b"\xff\n", 0)]
     )
-    status, said, slept = ran(nodes)
-    assert (status, said) == (0, ["one", "two", "\ufffd", "last"])
-    assert len(slept) == 2
+    assert ran(nodes) == (0, ["one", "two", "\ufffd", "last"])
 
 
 def test_a_rank_that_fails_ends_it() -> None:
     nodes = PlayedNodes(worker0=[(b"", None)], worker1=[(b"", None), (b"no such file\n", 3)])
-    assert ran(nodes)[:2] == (1, ["no such file", "worker1 ended with status 3"])
+    assert ran(nodes) == (1, ["no such file", "worker1 ended with status 3"])
 
 
 def test_what_cannot_run_is_said_before_a_testbed_is_made(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from statistics import fmean, stdev
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.engines.spec import RunNetwork
-from prophet_scheduler.lab.runner import FIRST_PORT, POLL_S, Edges
+from prophet_scheduler.lab.runner import FIRST_PORT, POLL_S
 from prophet_scheduler.lab.session import worker_cores
 from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 
@@ -57,14 +57,12 @@ def run_ranks(
     workers: Sequence[str],
     nodes: Testbed,
     say: Callable[[str], None],
-    edges: Edges | None = None,
     shell: Mapping[str, str] = os.environ,
 ) -> int:
     """Run `command` on all workers and pass on their output until all have exited or one has failed.
 
     Returns 0 if all succeeded. On a failure, names the worker and returns 1 while the others still run.
     """
-    edges = edges or Edges()
     addresses = {worker: nodes.address(worker) for worker in workers}
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="prophet-"))
@@ -89,7 +87,7 @@ def run_ranks(
                 return 1
             if all(code == 0 for code in codes.values()):
                 return 0
-            edges.sleep(POLL_S)
+            time.sleep(POLL_S)
 
 
 def compare(run: Callable[[bool], float], pairs: int, say: Callable[[str], None]) -> str:

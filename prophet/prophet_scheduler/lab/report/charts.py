@@ -110,11 +110,9 @@ def policy_chart(cell: CellResult) -> Figure:
     return figure
 
 
-def transfer_chart(chapter: Chapter, moment: Moment) -> Figure | None:
+def transfer_chart(chapter: Chapter, moment: Moment) -> Figure:
     """Draw every transfer of a moment: when it was ready, when it was sent, and when it finished."""
     transfers = sorted(moment.transfers, key=lambda transfer: transfer.start_s)[-MOST_BARS:]
-    if not transfers:
-        return None
     rows = {id_: row for row, id_ in enumerate(sorted({transfer.gradient for transfer in transfers}))}
     what, ticks = "block" if chapter.arena else "gradient", {"dtick": 1} if len(rows) <= FEW_ROWS else {}
     title = f"{SECONDS} (drag to zoom, double-click to see all)"
