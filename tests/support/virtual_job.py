@@ -17,9 +17,9 @@ import numpy as np
 from prophet_mlfabric.connections import Connections, Outgoing
 from prophet_mlfabric.conversation import Conversation, Outcome, Permission
 from prophet_mlfabric.coordination import Coordination
+from prophet_mlfabric.job import Terms
 from prophet_mlfabric.messages import Collect, Copy, Hello, decode_answer, encode
 from prophet_mlfabric.studies.agenda import Agenda
-from prophet_mlfabric.terms import Terms
 
 TENANT, TOKEN = "job", "a token of the tests"
 

@@ -439,7 +439,8 @@ class Conversation:
         self._later(now_s + self.bound_s)
         self._pass(False)
         for entry in list(self._open.values()):
-            if entry.stage is _Stage.WAITING or (entry.ask.sum and entry.stage is _Stage.GRANTED):
+            summed = entry.ask.sum or (entry.grant is not None and entry.grant.aggregator is not None)
+            if entry.stage is _Stage.WAITING or (entry.stage is _Stage.GRANTED and summed):
                 self._go(entry, self.refused or AWAY)
             elif entry.stage is _Stage.SENT:
                 self._end(entry, False, AWAY)

@@ -25,19 +25,12 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from prophet_mlfabric import messages as msg
+from prophet_mlfabric.job import CoordinatedJob, Counts, JobWorker, Manner, OpenCollection, OpenUpdate, Terms
 from prophet_mlfabric.lag import ReplicaLag
 from prophet_mlfabric.leads import LeadBound
 from prophet_mlfabric.network import Link, NetworkState, Node
-from prophet_mlfabric.open_updates import (
-    CoordinatedJob,
-    JobWorker,
-    Manner,
-    OpenCollection,
-    OpenUpdate,
-)
 from prophet_mlfabric.ordering import Update
 from prophet_mlfabric.scheduler import Kind, PlannedTransfer, Scheduler
-from prophet_mlfabric.terms import Counts, Terms
 from prophet_mlfabric.timetable import LEAD_S, Timetable
 
 Addressed: TypeAlias = tuple[int, msg.Answer]

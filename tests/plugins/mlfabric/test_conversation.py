@@ -193,6 +193,13 @@ def test_it_waits_from_the_ask_to_the_grant_and_from_the_end_of_the_push_to_its_
     assert not talk.waits
 
 
+def test_while_the_coordinator_is_away_nothing_begins_to_be_summed() -> None:
+    talk = asked()
+    talk.ask(1, 100, 0, 1.0, 0.0)
+    talk.receive(msg.Grant(update=0, aggregator=4, address="a:1", start_s=3.0, version=0), 0.0)
+    assert turn(talk, 2.0)[1] == [Permission(number, True, AWAY, None, 0, False) for number in (0, 1)]
+
+
 def test_a_done_that_nobody_hears_ends_at_the_bound_and_is_kept() -> None:
     talk = went()
     talk.done(0, 100, 1.0)

@@ -10,7 +10,7 @@ import pytest
 
 from prophet_mlfabric import messages as msg
 from prophet_mlfabric.coordination import MOST_KEPT, MOST_OPEN, MOURNED, Addressed, Coordination
-from prophet_mlfabric.terms import Terms
+from prophet_mlfabric.job import Terms
 from prophet_scheduler.core.errors import UserError
 from support.virtual_job import open_updates
 

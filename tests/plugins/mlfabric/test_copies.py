@@ -11,8 +11,8 @@ import pytest
 
 from prophet_mlfabric import messages as msg
 from prophet_mlfabric.coordination import CHECK_S, Addressed, Coordination
+from prophet_mlfabric.job import Terms
 from prophet_mlfabric.lag import RETRY_S
-from prophet_mlfabric.terms import Terms
 from prophet_scheduler.core.errors import UserError
 
 TERMS = Terms(rate=100.0, dead_s=10.0, lease_s=30.0, divergence_bound=4.0)

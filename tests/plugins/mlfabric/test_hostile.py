@@ -16,7 +16,7 @@ from prophet_mlfabric import messages as msg
 from prophet_mlfabric.connections import Connections, Outgoing
 from prophet_mlfabric.conversation import Conversation
 from prophet_mlfabric.coordination import Coordination
-from prophet_mlfabric.terms import Terms
+from prophet_mlfabric.job import Terms
 from prophet_scheduler.core.errors import UserError
 from support.virtual_job import open_updates
 

@@ -19,9 +19,9 @@ from prophet_mlfabric import nic_rates
 from prophet_mlfabric import server as server_module
 from prophet_mlfabric.client import CoordinatorClient
 from prophet_mlfabric.coordination import Coordination
+from prophet_mlfabric.job import Terms
 from prophet_mlfabric.server import CoordinatorServer, coordinator
 from prophet_mlfabric.settings import CoordinatorSettings, coordinator_from_environ
-from prophet_mlfabric.terms import Terms
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.hub import listener_at
 from prophet_scheduler.learn.bandwidth import FRAMING, NicSample

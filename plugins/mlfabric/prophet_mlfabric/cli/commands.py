@@ -35,9 +35,9 @@ def coordinate(
     status: Annotated[Path | None, typer.Option(help="JSON file for the outcomes of all updates.")] = None,
 ) -> None:
     """Coordinate asynchronous jobs (MLfabric) until Ctrl-C or SIGTERM."""
+    from prophet_mlfabric.job import Terms
     from prophet_mlfabric.server import CoordinatorServer, coordinator
     from prophet_mlfabric.settings import load_tokens
-    from prophet_mlfabric.terms import Terms
     from prophet_scheduler.cli.options import parsed
     from prophet_scheduler.core.errors import UserError
     from prophet_scheduler.core.files import placed, require_places, write_whole

@@ -1,6 +1,6 @@
-"""State of a job's coordinator: its workers and the open updates.
+"""A job at its coordinator: terms that are fixed at the start, counts, workers and open updates.
 
-Rule of this file: records and values derived from them. coordination.py changes them.
+Rule of this file: values, their checks, and what is derived from them. coordination.py changes them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,59 @@ from prophet_mlfabric.messages import Applied, Ask, Grant, Hello, Lost
 from prophet_mlfabric.network import Node
 from prophet_mlfabric.ordering import Update
 from prophet_mlfabric.scheduler import PlannedTransfer
+from prophet_scheduler.core.errors import UserError
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Terms of a job's coordinator. Times in seconds, rates in bytes per second.
+
+    `delay_bound` is tau_max, None for none. `divergence_bound` is Div_max, None without a replica. `server` is the
+    parameter server's node. It does not report its rate, so `server_rate` holds in both directions (None: `rate`).
+    `rate` holds for each other node, in both directions, until it reports. Raises UserError for impossible values.
+    """
+
+    delay_bound: int | None = None
+    server: str = "server"
+    rate: float = 1.25e9
+    server_rate: float | None = None
+    batch_s: float = 0.1
+    dead_s: float = 10.0
+    lease_s: float = 30.0
+    most_workers: int = 4096
+    most_waiting: int = 16384
+    divergence_bound: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.delay_bound is not None and self.delay_bound < 1:
+            raise UserError(f"--delay-bound {self.delay_bound}: an update has a delay of 1 even alone; give 1 or more")
+        if self.divergence_bound is not None and not 0 < self.divergence_bound < math.inf:
+            raise UserError(f"--divergence-bound {self.divergence_bound:g}: it is a norm; give a number above 0")
+        if not self.server:
+            raise UserError("--server is empty; give the name that the parameter server's NIC has among the nodes")
+        numbers = self.rate, self.dead_s, self.lease_s, self.rate if self.server_rate is None else self.server_rate
+        if not all(0 < number < math.inf for number in numbers):
+            raise UserError("a rate or time of a coordinator: give a number above 0")
+        if not 0 <= self.batch_s < math.inf or self.most_workers < 1 or self.most_waiting < 1:
+            raise UserError("batch_s, most_workers and most_waiting of a coordinator: give 0 or more, and 1 or more")
+
+
+@dataclass
+class Counts:
+    """Outcomes of a job's updates so far. Delays as in Eq. 9, the greatest of each kind; sizes in bytes."""
+
+    applied: int = 0
+    applied_bytes: int = 0
+    dropped: int = 0
+    lost: int = 0
+    ungranted: int = 0
+    """Applied updates that went without a grant."""
+    sums: int = 0
+    batches: int = 0
+    refused: int = 0
+    died: int = 0
+    greatest_delay: int = 0
+    greatest_ungranted_delay: int = 0
 
 
 @dataclass
