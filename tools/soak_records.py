@@ -107,7 +107,7 @@ class LongTraining:
 
     def growth_a_million(self, role: str) -> float | None:
         """Return the same growth per million messages."""
-        if not self.messages:
+        if not self.messages or not self.resident_bytes:
             return None
         workers = sum(node.startswith("worker") for node in self.resident_bytes) if role == "server" else 1
         return self.growth(role, 1e6 * self.iterations / (self.messages * workers))

@@ -112,6 +112,7 @@ def test_growth_is_the_slope_of_the_second_half() -> None:
     assert job.growth_a_million("worker") == 5_000_000
     assert job.growth_a_million("server") == 1_000_000, "a server has both workers' messages"
     assert replace(job, messages=None).growth_a_million("worker") is None
+    assert replace(job, resident_bytes={}).growth_a_million("server") is None
 
 
 def test_rates_of_long_training_stay_within_their_bounds_for_all_of_it() -> None:
