@@ -13,7 +13,6 @@
 namespace prophet {
 
 struct Layout {
-  uint32_t begin, end;                           // of its tensors
   std::vector<std::vector<uint32_t>> generates;  // by operation: tensors
   std::vector<std::vector<uint32_t>> needs;      // by operation: tensors of the previous iteration
   std::vector<uint32_t> needs_now;               // by operation: number of tensors of the same iteration
@@ -31,29 +30,28 @@ class Layouts {
   Layouts(size_t operations, uint32_t partition_bytes, uint32_t servers)
       : operations_(operations), partition_bytes_(partition_bytes), servers_(servers) {}
 
-  // Adds a cut of the same gradients: its tensors, and by operation the indices of those that it takes part in
-  // generating. Returns the layout's number, counted from 0. Throws std::out_of_range for an invalid index.
+  // Adds a cut of the same gradients: its tensors, and by operation the indices of those that it generates, each by one
+  // operation. Returns the layout's number, counted from 0. Throws std::out_of_range for an invalid index.
   uint32_t add(const std::vector<TensorSpec>& tensors, const std::vector<std::vector<uint32_t>>& generates) {
     auto begin = static_cast<uint32_t>(tensors_.size());
-    Layout layout{begin, begin, {}, {}, {}};
+    Layout layout;
     layout.generates.resize(operations_);
     layout.needs.resize(operations_);
     layout.needs_now.resize(operations_, 0);
     for (const TensorSpec& tensor : tensors) {
-      uint32_t number = layout.end++;
+      auto number = static_cast<uint32_t>(tensors_.size());
       tensors_.push_back(tensor);
       if (tensor.id == kOwnPlace) tensors_.back().id = number - begin;
       for (uint32_t operation : tensor.needed_by) layout.needs.at(operation).push_back(number);
       for (uint32_t operation : tensor.needed_now) ++layout.needs_now.at(operation);
     }
-    emitters_.resize(layout.end, 0);
     for (uint32_t o = 0; o < operations_; ++o) {
       for (uint32_t place : generates.at(o)) {
+        tensors_.at(begin + place);
         layout.generates[o].push_back(begin + place);
-        ++emitters_.at(begin + place);
       }
     }
-    add_partitions(layout);
+    add_partitions(begin);
     layouts_.push_back(std::move(layout));
     return static_cast<uint32_t>(layouts_.size() - 1);
   }
@@ -76,15 +74,14 @@ class Layouts {
   const TensorSpec& tensor(uint32_t t) const { return tensors_[t]; }
   const Partition& partition(uint32_t p) const { return partitions_[p]; }
   const TensorSpec& tensor_of(uint32_t p) const { return tensors_[partitions_[p].tensor]; }
-  // Number of operations that take part in generating a tensor.
-  uint32_t emitters(uint32_t t) const { return emitters_[t]; }
   // A tensor's partitions end at the first partition of tensor t + 1.
   uint32_t first_partition(uint32_t t) const { return first_partition_[t]; }
 
  private:
-  void add_partitions(const Layout& layout) {
+  // Adds those of the tensors from `begin` on.
+  void add_partitions(uint32_t begin) {
     auto first = static_cast<uint32_t>(partitions_.size());
-    for (uint32_t t = layout.begin; t < layout.end; ++t) {
+    for (uint32_t t = begin; t < tensors_.size(); ++t) {
       if (first_partition_.size() == t) first_partition_.push_back(static_cast<uint32_t>(partitions_.size()));
       std::vector<uint32_t> parts = tensors_[t].parts;
       if (parts.empty()) {  // a tensor without bytes still gets one partition
@@ -108,7 +105,6 @@ class Layouts {
   std::vector<Layout> layouts_;
   std::vector<std::pair<uint32_t, uint32_t>> rounds_;  // (first round, layout), by round
   std::vector<TensorSpec> tensors_;                    // of all layouts
-  std::vector<uint32_t> emitters_;                     // by tensor
   std::vector<Partition> partitions_;
   std::vector<uint32_t> first_partition_;  // by tensor, and one past the last
 };

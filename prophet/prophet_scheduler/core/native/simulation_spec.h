@@ -14,7 +14,7 @@ struct OperationSpec {
   double seconds = 0;
   uint32_t inputs = 0;               // operations of the same iteration that it waits for
   std::vector<uint32_t> successors;  // operations that wait for it
-  std::vector<uint32_t> generates;   // tensors that it takes part in generating
+  std::vector<uint32_t> generates;   // tensors that it generates
 };
 
 inline constexpr uint32_t kOwnPlace = 0xFFFFFFFFu;

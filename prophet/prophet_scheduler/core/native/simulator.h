@@ -77,9 +77,7 @@ class Simulation {
       servers_.resize(layouts_.partitions());
     }
     for (Worker& worker : workers_) {
-      for (auto* by_tensor : {&worker.round, &worker.completed, &worker.partitions_left, &worker.emitters_left}) {
-        by_tensor->resize(count, 0);
-      }
+      for (auto* by_tensor : {&worker.round, &worker.completed, &worker.partitions_left}) by_tensor->resize(count, 0);
     }
     return number;
   }
@@ -116,9 +114,7 @@ class Simulation {
     for (uint32_t w = 0; w < workers_.size(); ++w) {
       workers_[w].queue->set_plan(plan);
       if (recorded_[w]) workers_[w].events.push_back(queue_event(EventKind::kPlan, now_, number));
-    }
-    if (!begun_) return number;
-    for (uint32_t w = 0; w < workers_.size(); ++w) {
+      if (!begun_) continue;
       pump(w, kPush);
       pump(w, kPull);
     }
@@ -206,7 +202,6 @@ class Simulation {
     std::vector<uint32_t> round;            // by tensor: the round in which it was last generated
     std::vector<uint32_t> completed;        // by tensor: last round whose result is back, plus 1
     std::vector<uint32_t> partitions_left;  // by tensor: of this round
-    std::vector<uint32_t> emitters_left;    // by tensor: unfinished operations of this round that help generate it
     std::unique_ptr<TwoLaneQueue> queue;
     double asks_again[2] = {kNever, kNever};
     std::vector<Event> events;
@@ -266,7 +261,6 @@ class Simulation {
     mark(w).start_s = now_;
     worker.operations_left = static_cast<uint32_t>(spec_.operations.size());
     const Layout& layout = layouts_.of_round(worker.iteration);
-    for (uint32_t t = layout.begin; t < layout.end; ++t) worker.emitters_left[t] = layouts_.emitters(t);
     const Layout& before = layouts_.of_round(worker.iteration > 0 ? worker.iteration - 1 : 0);
     for (uint32_t o = 0; o < spec_.operations.size(); ++o) {
       uint32_t missing = spec_.operations[o].inputs + layout.needs_now[o];
@@ -305,13 +299,8 @@ class Simulation {
     for (uint32_t successor : spec_.operations[o].successors) {
       if (--worker.waiting[successor] == 0) worker.ready.push(successor);
     }
-    bool generated = false;
-    for (uint32_t tensor : layouts_.of_round(worker.iteration).generates[o]) {
-      if (--worker.emitters_left[tensor] == 0) {
-        generate(w, tensor);
-        generated = true;
-      }
-    }
+    const std::vector<uint32_t>& generated = layouts_.of_round(worker.iteration).generates[o];
+    for (uint32_t tensor : generated) generate(w, tensor);
     if (--worker.operations_left == 0) {
       mark(w).end_s = now_;
       ++worker.iteration;
@@ -319,7 +308,7 @@ class Simulation {
     } else {
       compute(w);
     }
-    if (generated) pump(spec_.exchange == Exchange::kCollective ? 0 : w, kPush);
+    if (!generated.empty()) pump(spec_.exchange == Exchange::kCollective ? 0 : w, kPush);
   }
 
   // ---- communication ----

@@ -317,14 +317,3 @@ def test_a_byteps_of_the_users_own_is_left_alone(tmp_path: Path, monkeypatch: py
 )
 def test_the_wheel_suits_more_than_one_processor(machine: str, flags: str, expected: str) -> None:
     assert toolchain.machine_flags(machine, flags.split()) == expected
-
-
-def test_the_command_ends_with_status_2_and_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(store: Store, console: Console, release: Release) -> None:
-        raise UserError("engine: something is missing")
-
-    monkeypatch.setattr(command, "install", fail)
-    assert command.main(["install"]) == 2
-    assert capsys.readouterr().err == "prophet: engine: something is missing\n"
