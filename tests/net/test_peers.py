@@ -76,10 +76,10 @@ def run(
 
 
 PUSHED = re.compile(
-    r"(?P<worker>\d+) => 8\. Meta: request=1, timestamp=(?P<issued>\d+), "
+    r"(?P<worker>9|11) => 8\. Meta: request=1, timestamp=(?P<issued>\d+), "
     r"(?:(?!=> ).)*push=1,(?:(?!=> ).)*data_size=8 data_size=(?P<bytes>\d+)\s"
 )
-"""Pattern of one message's line, unless another message's line runs into it."""
+"""Pattern of one message's line, unless another message's line runs into it. ps-lite numbers two workers 9 and 11."""
 
 
 def pushes(log: Path) -> Mapping[str, list[tuple[int, int]]]:

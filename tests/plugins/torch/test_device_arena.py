@@ -183,6 +183,7 @@ class Job:
             self.rounds.flush()
             assert self.issuer.quiet()
         self.device.run()
+        self.slots, self.registered = list(self.rounds.slots), list(self.rounds.registered)
         self.rounds.remove()
         return [param.detach().clone() for param in self.model.parameters()]
 
@@ -256,9 +257,9 @@ def test_from_the_second_round_on_gradients_lie_as_the_first_backward_pass_made_
     for slot in job.rounds.slots:
         _accumulation(slot.param).register_hook(lambda *_, name=slot.name: came.append(name))
     job.run()
-    assert [slot.name for slot in job.rounds.slots] == list(reversed(came[: len(names)])) != names
-    assert [slot.place for slot in job.rounds.slots] == list(range(len(names)))
-    assert [slot.name for slot in job.rounds.registered] == names, "what torch's reducer would find"
+    assert [slot.name for slot in job.slots] == list(reversed(came[: len(names)])) != names
+    assert [slot.place for slot in job.slots] == list(range(len(names)))
+    assert [slot.name for slot in job.registered] == names, "what torch's reducer would find"
 
 
 def _no_wait(*_arguments: object) -> None:
