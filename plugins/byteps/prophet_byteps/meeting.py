@@ -12,11 +12,13 @@ from typing import Any
 
 from prophet_byteps import agreement
 from prophet_scheduler.core import settings as names
-from prophet_scheduler.frontends.ending import at_end, finish_first
+from prophet_scheduler.frontends.ending import at_end, finish_first, has_failed
 from prophet_scheduler.frontends.notices import logger
 
 EXIT_LIMIT_S = 5.0
 """Maximum seconds to wait for workers that have not answered, before BytePS shuts down or the process exits."""
+FAILED_PATIENCE_S = 0.5
+"""The same for a program that has ended with an exception. It needs nothing more, and answers may never come."""
 ending = False
 """True while BytePS shuts down, which waits for all workers and servers, and for its scheduler."""
 
@@ -74,7 +76,7 @@ def _answer_before_the_end() -> None:
     """Wait until no page is in flight, since another worker may still need this one's answer."""
     global ending
     try:
-        agreement.wait(agreement.at_rest, "all workers", EXIT_LIMIT_S)
+        agreement.wait(agreement.at_rest, "all workers", FAILED_PATIENCE_S if has_failed() else EXIT_LIMIT_S)
     except Exception as error:
         logger.warning("Prophet ended before all workers had answered: %s", error)
     ending = True

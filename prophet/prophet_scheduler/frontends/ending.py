@@ -102,6 +102,11 @@ def end_last() -> None:
         end_process("", _status)
 
 
+def has_failed() -> bool:
+    """Return True if the program has ended with an exception that nothing caught."""
+    return getattr(sys, "last_value", None) is not None
+
+
 def raise_if_handlers(error: BaseException) -> None:
     """Raise what a signal handler has raised, if that is this error or its cause, whatever Prophet did at that moment:
     it is no failure of Prophet's.

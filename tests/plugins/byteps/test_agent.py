@@ -190,10 +190,21 @@ def test_the_end_of_byteps_waits_for_all_as_well(idle: Agent, clock: list[float]
 
 
 @pytest.mark.parametrize("end", ["shutdown", "suspend"])
-@pytest.mark.parametrize(("back_after_s", "waited_s"), [(0.0, 0.0), (1.0, 1.0), (60.0, meeting.EXIT_LIMIT_S)])
+@pytest.mark.parametrize(
+    ("back_after_s", "failed", "waited_s"),
+    [
+        (0.0, False, 0.0),
+        (1.0, False, 1.0),
+        (60.0, False, meeting.EXIT_LIMIT_S),
+        (60.0, True, meeting.FAILED_PATIENCE_S),
+    ],
+)
 def test_byteps_ends_when_pages_that_nobody_asks_for_are_back(
-    end: str, back_after_s: float, waited_s: float, clock: list[float], monkeypatch: pytest.MonkeyPatch
+    end: str, back_after_s: float, failed: bool, waited_s: float, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if failed:
+        monkeypatch.setattr(sys, "last_value", KeyboardInterrupt(), raising=False)
+
     def sleep(seconds: float) -> None:
         clock[0] += seconds
 

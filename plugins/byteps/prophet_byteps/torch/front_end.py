@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from prophet_byteps import agreement, hook
+from prophet_byteps.meeting import FAILED_PATIENCE_S
 from prophet_scheduler.core.settings import in_step
-from prophet_scheduler.frontends.ending import finish_first
+from prophet_scheduler.frontends.ending import finish_first, has_failed
 from prophet_scheduler.frontends.notices import logger, warn_once
 
 if TYPE_CHECKING:
@@ -40,8 +41,6 @@ CROSS_BARRIER = "byteps.torch.cross_barrier"
 EXIT_PATIENCE_S = 5.0
 """Seconds that an exiting process waits for averages while nothing moves. It waits longer if a block has yet to be
 sent, or BytePS holds it until all workers have its key: others need the block, and BytePS's shutdown would drop it."""
-FAILED_PATIENCE_S = 0.5
-"""The same for a program that has ended with an exception. It needs no more averages, and some may never come."""
 MOST_PATIENCE_S = 300.0
 """Maximum seconds of these waits together: a server that is gone acknowledges nothing."""
 
@@ -181,8 +180,7 @@ def _finish_before_shutdown(bps: Any, engine: Callable[[], Engine]) -> None:
     """Make BytePS's shutdown and the end of the process wait until everything that other workers need is sent."""
 
     def finish() -> None:
-        failed = getattr(sys, "last_value", None) is not None
-        patience_s = FAILED_PATIENCE_S if failed else EXIT_PATIENCE_S
+        patience_s = FAILED_PATIENCE_S if has_failed() else EXIT_PATIENCE_S
         still_s = 0.0
         for owner in _owners():
             while not owner.flush(patience_s):
