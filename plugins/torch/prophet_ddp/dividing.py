@@ -152,7 +152,8 @@ class Dividing:
         """Set up the phases of a decision; none without a `division`. `blocks` are those of the division's cut."""
         self.phases = None
         if division is not None:
-            from prophet_ddp.phases import Phases
+            from prophet_ddp.phases import Norms, Phases
 
             owners, ranks = division.owners, (self._rank, self._ranks)
-            self.phases = Phases(self._issuer, slots, arena.blocks, blocks, owners, decision, *ranks)
+            norms = Norms(self._issuer, slots, arena.blocks, blocks, owners, *ranks)
+            self.phases = Phases(self._issuer, norms, arena.blocks, owners, decision, *ranks)

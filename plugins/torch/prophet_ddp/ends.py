@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.rounds import ModuleRounds
-from prophet_scheduler.frontends.ending import fail_at_end, raise_if_handlers, say
+from prophet_scheduler.frontends.ending import fail_at_end, has_failed, raise_if_handlers, say
 from prophet_scheduler.frontends.threads import OWN
 from prophet_scheduler.frontends.torch import guards as torch_guards
 
@@ -58,7 +58,7 @@ def process_ends() -> None:
 
 def is_failing() -> bool:
     """Return True if the program ends with an exception: others may be unable to take this rank's data."""
-    return sys.exc_info()[1] is not None or getattr(sys, "last_value", None) is not None
+    return sys.exc_info()[1] is not None or has_failed()
 
 
 def finish(modules: Iterable[ModuleRounds]) -> None:

@@ -70,8 +70,9 @@ class _Part:
 
 
 class Norms:
-    """Norms of all gradients. Each rank computes those of what it owns, and ranks exchange them. The arguments are
-    those of Phases.
+    """Norms of all gradients. Each rank computes those of what it owns, and ranks exchange them. `owners` are those of
+    the gradients; if empty, all ranks own an equal part of each block. `pieces` are the `blocks` as their cut makes
+    them.
 
     If each gradient has one owner, its norm has the bits that torch would compute. Otherwise each rank combines the
     same numbers in the same order, so all ranks have the same norms, and clip alike.
@@ -163,16 +164,13 @@ class Norms:
 
 
 class Phases:
-    """Rounds of a module in two phases, under one `decision`. `owners` are those of the gradients; if empty, all ranks
-    own an equal part of each block. `pieces` are the `blocks` as their cut makes them.
-    """
+    """Rounds of a module in two phases, under one `decision`. `owners` are as in Norms."""
 
     def __init__(
         self,
         issuer: Issuer,
-        slots: Sequence[Slot],
+        norms: Norms,
         blocks: Sequence[ArenaBlock],
-        pieces: Sequence[Block],
         owners: Sequence[int],
         decision: Decision,
         rank: int,
@@ -183,7 +181,7 @@ class Phases:
         self._blocks = blocks
         self._decision = decision
         self._owners = {block: owners[block.slots[0].place] for block in blocks} if owners else {}
-        self.norms = Norms(issuer, slots, blocks, pieces, owners, rank, ranks)
+        self.norms = norms
         self.reduces: dict[ArenaBlock, JointOperation] = {}
         """First operation of each block's reduction in this round; made ready once the block is complete."""
         self.gatherings: dict[ArenaBlock, JointOperation] = {}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from prophet_ddp.control import Decision
 from prophet_ddp.dividing import Division, divide, orders_of
-from prophet_ddp.phases import Phases
+from prophet_ddp.phases import Norms, Phases
 from prophet_scheduler.core.cut import UNIT_BYTES, Cut, blocks_of
 from support.collectives import PhasesRank, Wire
 
@@ -71,8 +71,8 @@ class Rank(PhasesRank):
         self.issuer.groups.apart = [wire.group(rank, 1 + number) for number in range(wire.ranks)]
         self.issuer.at_once = 3
         decision = Decision(division.cut, tuple(order), at_once=wire.ranks, gathers=tuple(gathers))
-        of = self.slots, self.blocks, self.pieces, division.owners
-        self.phases = Phases(self.issuer, *of, decision, rank, wire.ranks)
+        norms = Norms(self.issuer, self.slots, self.blocks, self.pieces, division.owners, rank, wire.ranks)
+        self.phases = Phases(self.issuer, norms, self.blocks, division.owners, decision, rank, wire.ranks)
         self.issuer.append(self.phases.operations(norm_order))
 
     def norms(self, order: float = 2.0) -> torch.Tensor | None:
