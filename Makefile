@@ -10,7 +10,7 @@ NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyp
 PLUGINS := $(patsubst %/pyproject.toml,./%,$(wildcard plugins/*/pyproject.toml))
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize fuzz releases lint torch-tests bench validate replay allreduce eighth scaling blocks real-blocks ablation real-ablation changing baselines observed mlfabric papers results advice stacks torches pages site profiles guard overhead screenshots map memory coordinator backlog regret soak testbed operations golden release clean
+.PHONY: setup demo test sanitize fuzz releases lint torch-tests bench validate replay allreduce eighth scaling blocks real-blocks ablation real-ablation changing baselines observed mlfabric papers results advice stacks torches pages site profiles guard overhead screenshots map memory coordinator backlog regret soak testbed traces operations golden release clean
 
 # Runs a measuring tool, makes the pages from the kept results, and exits with the tool's status.
 then-pages = $(BIN)/python -m tools.$(1); status=$$?; $(BIN)/python -m tools.pages && exit $$status
@@ -186,6 +186,11 @@ soak: setup
 # The behaviour of the testbed's links, with and without a delay: about three minutes on a quiet machine.
 testbed: setup
 	$(call then-pages,measure testbed)
+
+# Public traces of real jobs, simulated; FOLDER has clones of HolisticTraceAnalysis and PARAM: about a minute.
+FOLDER ?= build/traces
+traces: setup
+	$(call then-pages,measure traces folder=$(FOLDER))
 
 # The time of a gloo all-reduce, from which the simulator has its numbers: about ten minutes on a quiet machine.
 operations: setup

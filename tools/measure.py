@@ -41,6 +41,7 @@ MEASUREMENTS: Mapping[str, str] = {
     "screenshots": "screenshots.measure",
     "soak": "soak.measure",
     "testbed": "testbed.links",
+    "traces": "public_traces.measure",
     "watching": "overhead.measure",
 }
 """Function of each measurement, by name of its data."""

@@ -24,7 +24,7 @@ from prophet_scheduler.lab.cluster_config import SimulatorConfig
 from prophet_scheduler.lab.records import CellResult
 from prophet_scheduler.lab.results_view import describe_setting
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
-from tools import baselines, changing, figures, gain_map, kept, observed
+from tools import baselines, changing, figures, gain_map, kept, observed, public_traces
 from tools.baselines import Trained
 from tools.changing import Series
 from tools.gain_map import Curve
@@ -32,6 +32,7 @@ from tools.kept import Study
 from tools.mlfabric_cells import MlfabricSimulated, RealCells
 from tools.observed import WatchedRun
 from tools.papers import PapersData
+from tools.public_traces import Traced
 from tools.regret import Regrets
 from tools.soak_records import SoakData
 
@@ -49,6 +50,7 @@ KINDS: Mapping[str, Any] = {
     "papers": PapersData,
     "regret": Regrets,
     "soak": SoakData,
+    "traces": list[Traced],
 }
 """Types of kept data, by name, if a template needs more than the raw values in the file."""
 
@@ -95,6 +97,8 @@ def _environment(results: Path) -> jinja2.Environment:
         simulator_config=SimulatorConfig(),
         papers_cluster=Setting(),
         papers_tables=papers_tables,
+        public_traces=public_traces,
+        zip=zip,
     )
     return env
 

@@ -172,6 +172,21 @@ def of_first_buckets_static(ddp, optimizer):
     return of_first_buckets(ddp, optimizer)
 
 
+@way(gradient_as_bucket_view=True)
+def unfinished_rounds(ddp, optimizer):
+    """Gradients of a pass over half of the parameters, which torch has scaled in its bucket. The last pass stays alone."""
+    params, seen = list(ddp.parameters()), []
+    for iteration in range(7):
+        optimizer.zero_grad(set_to_none=iteration % 2 == 0)
+        loss = loss_of(ddp, *batch())
+        loss.backward(inputs=params[:3], retain_graph=True)
+        seen.append([p.grad.sum().item() for p in params if p.grad is not None])
+        if iteration < 6:
+            loss.backward(inputs=params[3:])
+        optimizer.step()
+    return seen
+
+
 class Parts(nn.Module):
     """Layers, of which a pass uses one."""
 

@@ -89,6 +89,8 @@ class ModuleRounds(AwaitedRounds):
         self.uses = Uses(tuple(self._slots), terms.uses_vary, terms.counted)
         self._first_came: list[Slot] | None = [] if terms.arranges and self.plain else None
         """Slots in the first round's order of generation; None once slots are arranged by it, or if they never are."""
+        self._unscaled: list[Slot] = []
+        """Slots of the open round whose `.grad` would lie in torch's bucket, where it would be scaled already."""
         self.watch()
 
     @property
@@ -286,6 +288,17 @@ class ModuleRounds(AwaitedRounds):
     def _gathered(self) -> None:
         if self.uses.without and not self.pace.staged:
             self._settle_unused()
+        self._scale_unfinished()
+
+    def _scale_unfinished(self) -> None:
+        """Scale each `.grad` of a round that this backward pass leaves open, where torch has done so in its bucket."""
+        scale = self._arena.scale if self._arena is not None else None
+        with references.blind(), torch.no_grad():
+            for slot in self._unscaled:
+                grad = slot.param.grad
+                if scale is not None and grad is not None and not grad.requires_grad:
+                    slot.see(grad.mul_(scale))
+        self._unscaled.clear()
 
     def in_torch_order(self, slots: set[Slot]) -> list[Slot]:
         if not slots:
@@ -370,6 +383,7 @@ class ModuleRounds(AwaitedRounds):
             self._first_came.append(slot)
         if self.terms.in_place:
             slot.keep_memory()
+            self._unscaled.append(slot)
         leaves = self.uses.leaves(slot)
         if leaves and not self.uses.told and slot.param.grad is None:
             raise self._error(texts.UNDEFINED)
@@ -484,6 +498,7 @@ class ModuleRounds(AwaitedRounds):
     def _end(self) -> None:
         """End the round: all its gradients are staged."""
         assert self._arena is not None
+        self._unscaled.clear()
         now = time.monotonic()
         took_s = self.pace.end(now)
         if self.logger.times is not None:

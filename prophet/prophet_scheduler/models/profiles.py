@@ -1,6 +1,7 @@
 """Profile files: reading, checking and writing a Profile as JSON.
 
-Rule of this file: files only. zoo/ makes the built-in profiles, and learn/profiler.py learns one from a running job.
+Rule of this file: files only. zoo/ makes the built-in profiles, learn/profiler.py learns one from a running job, and
+kineto.py reads one from a trace of torch.profiler.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from pathlib import Path
 from typing import Literal
 
 from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.core.files import read_text, write_whole
+from prophet_scheduler.core.files import read_bytes, write_whole
 from prophet_scheduler.core.profile import PROFILE_SCHEMA, GradientProfile, Profile
 
-RECORD = "record one with PROPHET_PROFILE_OUT=FILE"
+RECORD = "record one with PROPHET_PROFILE_OUT=FILE, or a trace with torch.profiler"
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,16 @@ def save_profile(profile: Profile, path: Path, source: str) -> None:
 
 
 def load_profile(path: Path) -> Profile:
-    """Read a profile. Raises UserError with the file, the key and what to do."""
+    """Read a profile, or a trace of torch.profiler. Raises UserError with the file, the key and what to do."""
     from pydantic import TypeAdapter, ValidationError  # needed only in jobs with a given profile
 
+    from prophet_scheduler.models.kineto import is_trace, profile_of_trace
+
     try:
-        file = TypeAdapter(ProfileFile).validate_json(read_text(path), strict=True)
+        content = read_bytes(path)
+        if is_trace(content):
+            return profile_of_trace(content, path)
+        file = TypeAdapter(ProfileFile).validate_json(content.decode(), strict=True)
     except FileNotFoundError:
         raise UserError(f"{path}: no such profile file; {RECORD}") from None
     except OSError as error:
