@@ -44,6 +44,7 @@ DELAYS_MS = (0, 5, 20)
 """Delay of each link in each direction; a message from rank to rank crosses two links."""
 BUCKETS_MB = (1, 2, 5, 10, 25, 50, 100)
 """Bucket sizes, beside DDP's default, of which the best is taken."""
+BUCKETS = [{"name": f"{STOCK}-{mb}", "base": STOCK, "env": {BUCKET_CAP_MB: str(mb)}} for mb in BUCKETS_MB]
 BACKWARD = 2 / 3
 """Share of backward in computing."""
 WARM_UP = 3
@@ -120,29 +121,35 @@ def cells(model: str, ranks: int, delay_ms: int) -> Sequence[Cell]:
     profile, size_bytes = MODELS[model]
     communication_s = size_bytes * 8 * ALL_REDUCE.worker_share(ranks) / RATE
     computing = [ratio * communication_s for ratio in RATIOS]
-    buckets = [{"name": f"{STOCK}-{mb}", "base": STOCK, "env": {BUCKET_CAP_MB: str(mb)}} for mb in BUCKETS_MB]
     job = {"kind": "replay", "profile": profile, "total_bytes": size_bytes, "batch_size": 1}
     config = {
         "engine": "ddp",
         "job": {**job, "iterations": 2 * WARM_UP, "warmup": WARM_UP},
         "cluster": {"workers": ranks, "bandwidth": RATE, "delay": f"{delay_ms}ms"},
-        "policies": [STOCK, *buckets, OURS],
+        "policies": [STOCK, *BUCKETS, OURS],
         "sweep": [{"job": {"backward_s": BACKWARD * each, "forward_s": (1 - BACKWARD) * each}} for each in computing],
     }
     return experiment_of(config, Path(FIGURE)).cells
 
 
+def times_of(cell: Cell) -> tuple[float, dict[str, float]]:
+    """Simulate a cell of DDP and Prophet. Return the bound, and the mean iteration by contender."""
+    bound_s, times_s = lower_bound(cell), {}
+    assert bound_s is not None  # Every cell is a replay with a rate.
+    for contender in cell.policies:
+        planned = prepared(cell.of(contender), contender)
+        assert planned is not None  # The simulator knows DDP and Prophet.
+        times_s[contender.name] = round(float(np.mean(run_planned(planned).iteration_s(WARM_UP))), 5)
+    return round(bound_s, 5), times_s
+
+
 def simulated(model: str, ranks: int, delay_ms: int) -> Curve:
     bounds_s, times_s = [], dict[str, list[float]]()
     for cell in cells(model, ranks, delay_ms):
-        bound_s = lower_bound(cell)
-        assert bound_s is not None  # Every cell is a replay with a rate.
-        bounds_s.append(round(bound_s, 5))
-        for contender in cell.policies:
-            planned = prepared(cell.of(contender), contender)
-            assert planned is not None  # The simulator knows DDP and Prophet.
-            mean_s = float(np.mean(run_planned(planned).iteration_s(WARM_UP)))
-            times_s.setdefault(contender.name, []).append(round(mean_s, 5))
+        bound_s, by_name = times_of(cell)
+        bounds_s.append(bound_s)
+        for name, mean_s in by_name.items():
+            times_s.setdefault(name, []).append(mean_s)
     return Curve(model, ranks, delay_ms, bounds_s, times_s)
 
 

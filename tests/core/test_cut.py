@@ -10,6 +10,7 @@ from prophet_scheduler.core.cut import (
     EARLY_ROUNDS,
     ITEM_BYTES,
     MOST_BLOCK_BYTES,
+    MOST_SEGMENT_BYTES,
     RECUT_ROUNDS,
     UNIT_BYTES,
     Borders,
@@ -112,7 +113,7 @@ def test_nothing_decodes_as_none_and_half_a_cut_is_refused() -> None:
         ([(0, 4096), (8192, 4096), (8192, 4096)], "after the one before"),
         ([(0, 4096), (100, 4096)], "multiple of 4096"),
         ([(0, 5000)], "blocks of 5000"),
-        ([(0, MOST_BLOCK_BYTES + 4096)], "at most"),
+        ([(0, MOST_SEGMENT_BYTES + 4096)], "at most"),
     ],
 )
 def test_impossible_cuts_are_refused(segments: list[tuple[int, int]], wrong: str) -> None:
@@ -122,7 +123,9 @@ def test_impossible_cuts_are_refused(segments: list[tuple[int, int]], wrong: str
 
 def test_one_size_is_rounded_to_what_a_cut_allows() -> None:
     assert Cut.uniform(1).segments[0].block_bytes == UNIT_BYTES
-    assert Cut.uniform(1 << 40).segments[0].block_bytes == MOST_BLOCK_BYTES
+    assert Cut.uniform(1 << 40).segments[0].block_bytes == MOST_BLOCK_BYTES, "as servers take them"
+    largest = Cut.uniform(1 << 40, MOST_SEGMENT_BYTES)
+    assert largest.segments[0].block_bytes == MOST_SEGMENT_BYTES and Cut.decode(largest.encode()) == largest
     assert Cut.uniform(10_000).segments[0].block_bytes == 8192
 
 

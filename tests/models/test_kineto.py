@@ -79,7 +79,12 @@ def test_on_a_gpu_a_gradient_is_there_once_its_kernels_have_ended(tmp_path: Path
         *(forward(10, 1200), *kernel(1201, 1300)),
         *(forward(11, 1210), *kernel(1211, 1450)),
         *(backward(11, 1220), *kernel(1221, 1600), gradient("second", 1228)),
-        *(backward(10, 1230), *kernel(1231, 1900), *kernel(1232, 9000, "ncclDevKernel_AllReduce"), gradient("first", 1238)),
+        *(
+            backward(10, 1230),
+            *kernel(1231, 1900),
+            *kernel(1232, 9000, "ncclDevKernel_AllReduce"),
+            gradient("first", 1238),
+        ),
         step(1240),
         event("Optimizer.step#SGD.step", 1905.0, 10.0, "gpu_user_annotation"),
     ]

@@ -174,7 +174,7 @@ def of_first_buckets_static(ddp, optimizer):
 
 @way(gradient_as_bucket_view=True)
 def unfinished_rounds(ddp, optimizer):
-    """Gradients of a pass over half of the parameters, which torch has scaled in its bucket. The last pass stays alone."""
+    """Gradients of a pass over half of the parameters, scaled in torch's bucket. The last pass stays alone."""
     params, seen = list(ddp.parameters()), []
     for iteration in range(7):
         optimizer.zero_grad(set_to_none=iteration % 2 == 0)

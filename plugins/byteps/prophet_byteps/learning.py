@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from prophet_byteps import agreement, partition
 from prophet_byteps.cutting import CutBoard, Reason
 from prophet_byteps.place import decides, shape_of, where_it_runs
-from prophet_scheduler.core.cut import Cut, learning_cut
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut, learning_cut
 from prophet_scheduler.frontends.notices import logger
 
 if TYPE_CHECKING:
@@ -126,7 +126,9 @@ class Learning:
             from prophet_scheduler.frontends.warm import WarmStart
 
             where = self._where() | {"blocks": str(self._sizes)}
-            self._warm = WarmStart(self._settings.cache, where, self._learning_cut, self._profile, self.arena)
+            self._warm = WarmStart(
+                self._settings.cache, where, self._learning_cut, self._profile, self.arena, MOST_BLOCK_BYTES
+            )
         return self._warm.first_cut(sizes)
 
     def _where(self) -> dict[str, str]:

@@ -24,7 +24,9 @@ from typing import NamedTuple
 UNIT_BYTES = 4096
 """Unit of segment starts, block sizes and block ids."""
 MOST_BLOCK_BYTES = 4_096_000
-"""Maximum block size, except with Borders: BytePS's own partition size, so that a block is one partition."""
+"""Maximum size of blocks that go through servers: BytePS's own partition size, so that a block is one partition."""
+MOST_SEGMENT_BYTES = 0xFFFF * UNIT_BYTES
+"""Maximum block size in any cut, for which its code has 16 bits."""
 EARLY_ROUNDS = 32
 """Number of first rounds in a job after each of which workers check for a new cut."""
 RECUT_ROUNDS = 4
@@ -74,15 +76,15 @@ class Cut:
             if segment.start % UNIT_BYTES or segment.start // UNIT_BYTES >= 1 << 32:
                 raise ValueError(f"a segment starts at {segment.start}; it must be a multiple of {UNIT_BYTES} bytes")
             size = segment.block_bytes
-            if not UNIT_BYTES <= size <= MOST_BLOCK_BYTES or size % UNIT_BYTES:
+            if not UNIT_BYTES <= size <= MOST_SEGMENT_BYTES or size % UNIT_BYTES:
                 raise ValueError(
-                    f"blocks of {size} bytes; the size must be a multiple of {UNIT_BYTES}, at most {MOST_BLOCK_BYTES}"
+                    f"blocks of {size} bytes; the size must be a multiple of {UNIT_BYTES}, at most {MOST_SEGMENT_BYTES}"
                 )
 
     @classmethod
-    def uniform(cls, block_bytes: int) -> Cut:
-        """Return the cut into blocks of `block_bytes`, rounded down to a valid size."""
-        units = max(1, min(block_bytes, MOST_BLOCK_BYTES) // UNIT_BYTES)
+    def uniform(cls, block_bytes: int, most: int = MOST_BLOCK_BYTES) -> Cut:
+        """Return the cut into blocks of `block_bytes`, rounded down to a valid size of at most `most`."""
+        units = max(1, min(block_bytes, most) // UNIT_BYTES)
         return cls((Segment(0, units * UNIT_BYTES),))
 
     def block_bytes_at(self, place: int) -> int:
@@ -229,13 +231,15 @@ def learning_cut(total_bytes: int, sizes: Sequence[int] | None = None) -> Cut:
     return Cut(tuple(Segment(place * length, size) for place, size in enumerate(in_turn)))
 
 
-def sizes_in_turn(total_bytes: int, blocks: int = LEARNING_BLOCKS, largest: int = 4) -> tuple[int, ...]:
-    """Return the sizes of a job's first blocks. The first is the smallest and for the front of forward; about `blocks`
-    blocks of it fill the arena. The last is `largest` times as large.
+def sizes_in_turn(
+    total_bytes: int, blocks: int = LEARNING_BLOCKS, largest: int = 4, most: int = MOST_LEARNING_BYTES
+) -> tuple[int, ...]:
+    """Return the sizes of a job's first blocks. The first is the smallest, at most `most`, and for the front of
+    forward; about `blocks` blocks of it fill the arena. The last is `largest` times as large.
     """
     wanted = 1 << max(1, total_bytes // blocks).bit_length() - 1
-    least = min(max(wanted, LEAST_LEARNING_BYTES), MOST_LEARNING_BYTES)
-    return tuple(min(least * factor, MOST_BLOCK_BYTES) for factor in (1, 4, 2, largest))
+    least = min(max(wanted, LEAST_LEARNING_BYTES), most)
+    return tuple(least * factor for factor in (1, 4, 2, largest))
 
 
 def arena_places(sizes: Iterable[int]) -> list[int]:

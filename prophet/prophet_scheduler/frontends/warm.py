@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prophet_scheduler.core.cut import Cut
+from prophet_scheduler.core.cut import MOST_SEGMENT_BYTES, Cut
 from prophet_scheduler.forks import free_in_forks
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class WarmStart:
 
     `folder`: None to keep nothing. `where`: the properties of the place where the job runs that distinguish it from
     other jobs. `learning(sizes)`: the cut of a job without results. A `profile` from the user takes precedence over a
-    kept one. `arena`: ids are places in the arena, not gradients.
+    kept one. `arena`: ids are places in the arena, not gradients. `most`: maximum bytes of a block.
     """
 
     def __init__(
@@ -49,12 +49,14 @@ class WarmStart:
         learning: Callable[[Sequence[int]], Cut],
         profile: Profile | None = None,
         arena: bool = True,
+        most: int = MOST_SEGMENT_BYTES,
     ) -> None:
         self._folder = folder
         self._where = where
         self._learning = learning
         self._profile = profile
         self._arena = arena
+        self._most = most
         self._lock = free_in_forks(threading.Lock())
         self._sizes: tuple[int, ...] | None = None
         self._path: Path | None = None
@@ -131,7 +133,7 @@ class WarmStart:
         if self._folder is not None:
             self._path = self._folder / f"{kept_name(sizes, self._where)}.json"
             try:
-                kept = kept_from_json(read_text(self._path))
+                kept = kept_from_json(read_text(self._path), self._most)
             except FileNotFoundError:
                 pass
             except (OSError, ValueError) as error:

@@ -53,12 +53,13 @@ from prophet_scheduler.lab.testbed.shaping import token_bucket
 from prophet_scheduler.lab.transfers import WORKER
 from prophet_scheduler.lab.tuning import of_search
 from prophet_scheduler.policies import Blocks, get_definition, policy_from_environ
-from prophet_scheduler.policies.algorithms.chooser import SIZES
 from prophet_scheduler.policies.algorithms.collective import (
+    SIZES,
     ArrivalOrder,
     CollectivePolicy,
     ForwardOrder,
     learning_sizes,
+    uniform_cut,
 )
 from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE, TORCH_AT_ONCE, operations_at_once
 from prophet_scheduler.policies.algorithms.stock import SEGMENT_BYTES
@@ -351,7 +352,7 @@ def prepared(
     planned = [_in_blocks(profile, empty, policy, network, cut, waits=waits) for cut in cuts]
     if definition.blocks is Blocks.ADAPTIVE and clips(cell):
         sizes = [size for size in SIZES if size <= max(profile.total_bytes, SIZES[0])]
-        planned += [_in_phases(profile, empty, network, Cut.uniform(size)) for size in sizes]
+        planned += [_in_phases(profile, empty, network, uniform_cut(size)) for size in sizes]
 
     def steady_s(tried: Planned) -> float:
         short = replace(tried.options, iterations=TRIED_ITERATIONS, compute_scale=())

@@ -2,8 +2,8 @@
 
 Rule of this file: turn a trace's events into a Profile. Times in a trace are microseconds.
 
-Autograd adds each gradient to `.grad` in an operation of its own. On a GPU, such an operation only launches kernels: the
-gradient is there once the kernels launched before have ended. A backward operation has the sequence number of its
+Autograd adds each gradient to `.grad` in an operation of its own. On a GPU, such an operation only launches kernels:
+the gradient is there once the kernels launched before have ended. A backward operation has the sequence number of its
 forward operation, which shows when the layer ran. If several backward passes precede a step of the optimizer, the last
 one counts, and all other computing counts as forward.
 """
@@ -53,7 +53,7 @@ class _Event:
 
 @dataclass(frozen=True)
 class _File:
-    traceEvents: list[_Event]  # noqa: N815, as in the file
+    traceEvents: list[_Event]
 
 
 @dataclass

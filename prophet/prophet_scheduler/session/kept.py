@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from prophet_scheduler.core.choice import ArmName
-from prophet_scheduler.core.cut import Cut, Segment, arena_places, ids_at
+from prophet_scheduler.core.cut import MOST_SEGMENT_BYTES, Cut, Segment, arena_places, ids_at
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.events import UNPROFILED_GRADIENT
 from prophet_scheduler.core.files import parse_json
@@ -82,8 +82,10 @@ def kept_to_json(kept: Kept) -> str:
     return json.dumps(record, separators=(",", ":")) + "\n"
 
 
-def kept_from_json(text: str) -> Kept:
-    """Parse the text of `kept_to_json`; raise ValueError with a one-line message for any other text."""
+def kept_from_json(text: str, most: int = MOST_SEGMENT_BYTES) -> Kept:
+    """Parse the text of `kept_to_json`, with blocks of at most `most` bytes; raise ValueError with a one-line message
+    for any other text.
+    """
     try:
         record: Any = parse_json(text)
         if not isinstance(record, dict) or record.get("schema") != KEPT_SCHEMA:
@@ -98,12 +100,16 @@ def kept_from_json(text: str) -> Kept:
             raise ValueError("its ids are none of a job's")
         if max((gradient.size_bytes for gradient in gradients), default=0) >= 1 << 63:
             raise ValueError("its gradients are larger than any")
-        return Kept(
+        kept = Kept(
             Profile("kept", gradients, ids),
             _network(**network) if network is not None else None,
             _cut(cut) if cut is not None else None,
             tuple(_believed(*row) for row in record.get("believed", ())),
         )
+        cuts = [one.cut for one in kept.believed] + ([kept.cut] if kept.cut else [])
+        if max((segment.block_bytes for cut in cuts for segment in cut.segments), default=0) > most:
+            raise ValueError(f"it has blocks of more than {most} bytes")
+        return kept
     except (LookupError, TypeError, AttributeError, OverflowError, UserError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
 

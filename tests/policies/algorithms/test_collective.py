@@ -10,13 +10,15 @@ from prophet_scheduler.core.choice import Choice, ChoosingPolicy, Measured, Ques
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, UNIT_BYTES, Cut, blocks_of, learning_cut
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.policies import get_policy
-from prophet_scheduler.policies.algorithms.chooser import AS_GOOD, SIZES
+from prophet_scheduler.policies.algorithms.chooser import AS_GOOD
 from prophet_scheduler.policies.algorithms.collective import (
     LEAST_SIZE,
+    SIZES,
     ArrivalOrder,
     CollectivePolicy,
     ForwardOrder,
     learning_sizes,
+    uniform_cut,
 )
 from support.profiles import resnet50
 
@@ -42,7 +44,7 @@ def test_it_is_a_policy_that_predicts() -> None:
 
 def test_all_sizes_are_judged_and_the_cut_in_force() -> None:
     assert {choice.cut for choice in choices(question(1e-3))} == {
-        *(Cut.uniform(size) for size in SIZES if size >= LEAST_SIZE),
+        *(uniform_cut(size) for size in SIZES if size >= LEAST_SIZE),
         learning_cut(PROFILE.total_bytes),
     }
     assert [choice.cut for choice in choices(question(1e-3, anew=False))] == [learning_cut(PROFILE.total_bytes)]
@@ -58,6 +60,16 @@ def test_the_more_a_message_costs_the_larger_are_blocks() -> None:
     sizes = [best(overhead_s) for overhead_s in (0.0, 1e-3, 1e-2)]
     assert sizes == sorted(sizes)
     assert sizes[0] < sizes[-1]
+
+
+def test_many_ranks_ask_for_blocks_that_no_server_would_take() -> None:
+    profile = resnet50(1_300_000_000, backward_s=0.13, forward_s=0.04)
+    steps, trip_s = 2 * 63, 70e-6
+    first = learning_cut(profile.total_bytes, learning_sizes(profile.total_bytes, steps * trip_s))
+    asked = Question(profile, Network(6.25e9, steps * trip_s), Shape(64, 1), (first,), anew=True)
+    best = choices(asked)[0]
+    assert best.cut.block_bytes_at(0) > 4 * MOST_BLOCK_BYTES
+    assert len(blocks_of([profile.total_bytes], [0], first)) < 100, "nor are its first blocks small"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +168,7 @@ def test_first_blocks_have_several_sizes_and_are_few(total: int) -> None:
     sizes = learning_sizes(total)
     assert len(set(sizes)) == 4
     assert max(sizes) >= 7 * min(sizes)
-    assert max(sizes) <= MOST_BLOCK_BYTES
+    assert max(sizes) <= SIZES[-1]
     cut = learning_cut(total, sizes)
     if total >= 16 * max(sizes):
         assert {segment.block_bytes for segment in cut.segments} == {size // UNIT_BYTES * UNIT_BYTES for size in sizes}

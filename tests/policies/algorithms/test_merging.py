@@ -13,7 +13,7 @@ from prophet_papers.mg_wfbp import best_merge, end_s
 from prophet_scheduler.core.arena import profile_under
 from prophet_scheduler.core.choice import Question, Shape
 from prophet_scheduler.core.cut import (
-    MOST_BLOCK_BYTES,
+    MOST_SEGMENT_BYTES,
     MOST_SEGMENTS,
     UNIT_BYTES,
     Cut,
@@ -115,7 +115,7 @@ def test_it_is_made_of_what_was_learned_of_other_blocks_and_in_any_order() -> No
     rows[2], rows[3] = rows[3], rows[2]
     swapped = Profile("learned", tuple(row for row, _ in rows), tuple(id_ for _, id_ in rows))
     assert merged_cut(swapped, network) == cut
-    assert all(segment.block_bytes <= MOST_BLOCK_BYTES for segment in cut.segments)
+    assert all(segment.block_bytes <= MOST_SEGMENT_BYTES for segment in cut.segments)
     places = arena_places(gradient.size_bytes for gradient in blocks.gradients)
     for segment in cut.segments:
         assert min(abs(segment.start - UNIT_BYTES / 2 - place) for place in places) <= UNIT_BYTES / 2

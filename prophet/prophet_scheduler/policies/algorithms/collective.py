@@ -10,14 +10,17 @@ from dataclasses import replace
 
 from prophet_scheduler.core.arena import profile_under
 from prophet_scheduler.core.choice import Choice, Measured, Question
-from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut, sizes_in_turn
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, MOST_SEGMENT_BYTES, Cut, sizes_in_turn
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.core.policy import Policy
 from prophet_scheduler.core.profile import Profile
-from prophet_scheduler.policies.algorithms.chooser import SIZES, ranked
+from prophet_scheduler.policies.algorithms.chooser import SIZES as SERVED_SIZES
+from prophet_scheduler.policies.algorithms.chooser import ranked
 from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE, iteration_s, make_sequence
 
+SIZES = (*SERVED_SIZES, 8 << 20, 16 << 20, 32 << 20, 64 << 20)
+"""Block sizes of uniform cuts. With many ranks or a fast network the fixed cost of a collective asks for large ones."""
 LEAST_SIZE = 128 << 10
 """Minimum size of blocks to try: a collective occupies threads on all ranks for a good part of a millisecond."""
 LEAST_OVERHEAD_S = 0.2e-3
@@ -35,6 +38,8 @@ MOST_MESSAGE_S = 5e-3
 """Maximum cost of a message that is inferred in this way."""
 LEARNING_BLOCKS = 64
 """Number of the smallest first blocks that would fill the arena: a recut is cheap here, so they need not be small."""
+LARGEST_LEARNING = 8
+"""Largest of the first blocks over the smallest, to separate the cost of a message from that of its bytes."""
 LEAST_LEARNING_BLOCKS = 2 * MOST_AT_ONCE
 LEARNING_DELAY_S = 0.2
 """Maximum total delay of the first blocks, with MOST_AT_ONCE of them in flight together."""
@@ -45,11 +50,16 @@ EVENTS_A_BLOCK = 10
 def learning_sizes(total_bytes: int, delay_s: float = 0.0) -> tuple[int, ...]:
     """Return the sizes of a job's first blocks, which alternate along the arena (learning_cut).
 
-    The largest is eight times the smallest, to separate the cost of a message from that of its bytes. `delay_s`: the
-    delay of each block, during which others may be in flight.
+    `delay_s`: the delay of each block, during which others may be in flight.
     """
     most = MOST_AT_ONCE * LEARNING_DELAY_S / max(delay_s, 1e-6)
-    return sizes_in_turn(total_bytes, int(max(LEAST_LEARNING_BLOCKS, min(most, LEARNING_BLOCKS))), largest=8)
+    blocks = int(max(LEAST_LEARNING_BLOCKS, min(most, LEARNING_BLOCKS)))
+    return sizes_in_turn(total_bytes, blocks, LARGEST_LEARNING, SIZES[-1] // LARGEST_LEARNING)
+
+
+def uniform_cut(size: int) -> Cut:
+    """Return the cut into blocks of this size, which no server limits."""
+    return Cut.uniform(size, MOST_SEGMENT_BYTES)
 
 
 class CollectivePolicy:
@@ -109,7 +119,7 @@ class CollectiveSearch:
 
                 cuts.append(merged_cut(question.profile, self._network, self._message_s, question.jitter_s))
             else:
-                cuts += [Cut.uniform(size) for size in SIZES if LEAST_SIZE <= size <= least_whole]
+                cuts += [uniform_cut(size) for size in SIZES if LEAST_SIZE <= size <= least_whole]
         self._cuts = list(dict.fromkeys(cuts))
         self._done: list[Choice] = []
 

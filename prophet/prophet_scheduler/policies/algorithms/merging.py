@@ -16,7 +16,7 @@ import bisect
 import itertools
 from collections.abc import Sequence
 
-from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, MOST_SEGMENTS, UNIT_BYTES, Cut, Segment, arena_places
+from prophet_scheduler.core.cut import MOST_SEGMENT_BYTES, MOST_SEGMENTS, UNIT_BYTES, Cut, Segment, arena_places
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.profile import Profile
 
@@ -93,5 +93,5 @@ def _equal_parts(size_bytes: int) -> int:
 
     A block may begin slightly before its segment, where a gradient begins (core/cut.py).
     """
-    parts = -(-size_bytes // (MOST_BLOCK_BYTES - UNIT_BYTES))
+    parts = -(-size_bytes // (MOST_SEGMENT_BYTES - UNIT_BYTES))
     return (-(-size_bytes // parts // UNIT_BYTES) + 1) * UNIT_BYTES
