@@ -62,7 +62,7 @@ def simulated(profile: Path, ranks: int, rate_bps: float) -> tuple[float, float,
 
 def measure(out: Path, results: Path, *, folder: str = "build/traces") -> list[Traced]:
     """Simulate all. Raises UserError if a trace is missing."""
-    jobs = []
+    jobs = list[Traced]()
     out.mkdir(parents=True, exist_ok=True)
     for name, (place, model) in track(TRACES.items(), "traces"):
         path = Path(folder, place)

@@ -19,7 +19,7 @@ from prophet_scheduler.policies.algorithms.chooser import SIZES as SERVED_SIZES
 from prophet_scheduler.policies.algorithms.chooser import ranked
 from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE, iteration_s, make_sequence
 
-SIZES = (*SERVED_SIZES, 8 << 20, 16 << 20, 32 << 20, 64 << 20)
+SIZES = (*SERVED_SIZES, 8 << 20, 16 << 20, 32 << 20, 64 << 20, 128 << 20)
 """Block sizes of uniform cuts. With many ranks or a fast network the fixed cost of a collective asks for large ones."""
 LEAST_SIZE = 128 << 10
 """Minimum size of blocks to try: a collective occupies threads on all ranks for a good part of a millisecond."""
