@@ -74,7 +74,8 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
             if reason:
                 warn_once(f"this optimizer keeps BytePS's barrier: {reason}")
             if bps.size() > 1:
-                engine().announce(f"with BytePS's barrier, since {reason}" if reason else "with BytePS's barrier")
+                what = f"with BytePS's barrier, since {reason}" if reason else "with BytePS's barrier"
+                engine().announce(engine().take_number(), what)
             stock: Any = original(optimizer, named, compression, backward_passes_per_step)
             own_pushes = sys.modules.get("prophet_byteps.torch.own_pushes")
             if CROSS_BARRIER in sys.modules and own_pushes is not None:
@@ -107,7 +108,7 @@ def _install_modules(bps: Any, engine: Callable[[], Engine], fusion: bool) -> No
         reason = _why_not_here(bps, self._compression) or _why_not_loaded("modules")
         if reason is not None:
             warn_once(f"this module keeps BytePS's barrier: {reason}")
-            engine().announce(f"a module with BytePS's barrier, since {reason}")
+            engine().announce(engine().take_number(), f"a module with BytePS's barrier, since {reason}")
             register(self)
             return
         from prophet_byteps.torch import modules

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from prophet_byteps.torch.keyed_rounds import SIGHT, KeyedRounds, KeyedWire, described
+from prophet_byteps.torch.keyed_rounds import SIGHT, KeyedRounds, KeyedWire
 from prophet_byteps.torch.keys import Engine
 from prophet_scheduler.frontends.torch import references, steps
 from prophet_scheduler.frontends.torch.arena import Slot
@@ -42,12 +42,11 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
         half: torch.dtype | None,
         syncs: Callable[[], bool],
     ) -> None:
-        rows = list(named)
-        terms = described("a module without a barrier", (name for name, _ in rows), half)
-        super().__init__(rows, engine.announce(terms))
+        super().__init__(named, engine.take_number())
         self._syncs = syncs
         self._sent_any = False
-        self._keyed = KeyedRounds(self._slots, fusion, engine, self.number, half, self._clear)
+        what = "a module without a barrier"
+        self._keyed = KeyedRounds(self._slots, fusion, engine, self.number, what, half, self._clear)
         watch_backward(_makes_gradients)
         self.watch()
 
