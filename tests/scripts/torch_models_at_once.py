@@ -1,4 +1,4 @@
-"""Several models trained at once: backward of one and then of the other, in another order on each worker, and threads."""
+"""Several models trained at once: by one thread, in another order on each worker, and by a thread for each."""
 
 import threading
 

@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 
 CROSS_BARRIER = "byteps.torch.cross_barrier"
 EXIT_PATIENCE_S = 5.0
-"""Seconds that an exiting process waits for averages while nothing moves. It waits longer if a block has yet to be
-sent, or BytePS holds it until all workers have its key: others need the block, and BytePS's shutdown would drop it."""
+"""Seconds that a process waits for averages while nothing moves, once all workers are at their end (meeting.py). It
+waits longer if a block has yet to be sent, or BytePS holds it until all workers have its key: others need the block,
+and BytePS's shutdown would drop it."""
 MOST_PATIENCE_S = 300.0
 """Maximum seconds of these waits together: a server that is gone acknowledges nothing."""
 
@@ -188,6 +189,8 @@ def _finish_before_shutdown(bps: Any, engine: Callable[[], Engine]) -> None:
                 still_s += patience_s
                 if still_s >= MOST_PATIENCE_S or not (hook.sending() or engine().opening):
                     logger.warning("updates were still outstanding when the job ended, and nothing moved any more")
+                    for each in _owners():
+                        each.expect_nothing()
                     return
 
     resume = bps.resume

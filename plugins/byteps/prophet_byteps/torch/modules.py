@@ -9,6 +9,7 @@ Here backward returns, `.grad` awaits its average, and the program's own step() 
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -74,6 +75,25 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
         """Forget rounds after a suspend, when nothing is in flight."""
         with self._lock:
             self._keyed.restart()
+
+    def flush(self, patience_s: float | None = None) -> bool:
+        """As for all awaited rounds. Return False also if an average does not come within `patience_s`."""
+        since, moved = time.monotonic(), self.progress()
+        for slot in self._slots if patience_s is not None else ():
+            while slot.life.to_come and not self.arrived(slot):
+                now, progress = time.monotonic(), self.progress()
+                if progress != moved:
+                    since, moved = now, progress
+                elif patience_s is not None and now - since > patience_s:
+                    return False
+                self.wait_activity(WAIT_LIMIT_S)
+        return super().flush(patience_s)
+
+    def expect_nothing(self) -> None:
+        """Make no pending update, and leave each `.grad` as it is: averages never come."""
+        for owner in {slot.owner for slot in self._slots if slot.life.pending}:
+            owner.forget([slot for slot in self._slots if slot.owner is owner])
+        self.forget(self._slots)
 
     def _gradient_ready(self, slot: Slot, *_gradients: Any) -> None:
         with self._lock:  # This runs in Prophet's hook, so nothing here counts as a use.

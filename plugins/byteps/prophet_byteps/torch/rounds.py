@@ -131,6 +131,10 @@ class OptimizerRounds(Updates, KeyedWire):
             hook.remove()
         torch_guards.may_go(self._order)
 
+    def expect_nothing(self) -> None:
+        """Make no pending update: its averages never come."""
+        self.forget(self._order)
+
     def set_passes(self, passes: int) -> None:
         self.passes = passes
         self._came.clear()
