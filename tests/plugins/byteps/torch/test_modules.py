@@ -318,8 +318,8 @@ def test_the_end_gives_up_averages_that_never_come(
     monkeypatch.setattr(network, "wait_activity", lambda limit_s: None)
     network.shutdown()
     assert caplog.messages == ["Prophet: updates were still outstanding when the job ended, and nothing moved any more"]
-    slots = modules.rounds_of(twins.model).slots
-    assert not any(slot.life.to_come for slot in slots), "a later use waits for nothing"
+    rounds: Any = modules.rounds_of(twins.model)
+    assert not any(slot.life.to_come for slot in rounds.slots), "a later use waits for nothing"
     network.shut_down = False  # for the fixture's own end
 
 
