@@ -110,8 +110,8 @@ def test_workers_that_train_other_tensors_end_before_any_is_sent(testbed: Testbe
     assert [end.status for end in ends] == [2, 2], ends
     for end in ends:
         (line,) = end.lines("Prophet:")
-        assert "worker 0: layout of optimizer 0: " in line
-        assert "worker 1: layout of optimizer 0: " in line
+        assert "worker 0: optimizer 0: " in line
+        assert "worker 1: optimizer 0: " in line
 
 
 DEATHS = {"worker_1_dies": "the pull of ", "worker_1_dies_before_it_sends": "no transfer is under way, "}

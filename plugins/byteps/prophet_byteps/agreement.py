@@ -48,6 +48,8 @@ START_LIMIT_S = 30.0
 WARN_S = 30.0
 """Seconds without an answer before one warning names what is awaited."""
 POLL_S = 0.002
+_LEAVING = "prophet.leaving"
+"""Page that each worker sends when it is at its end."""
 
 Answer = Callable[[], bytes | None]
 """Function that returns the summed page, or None while it is in flight."""
@@ -209,8 +211,12 @@ class Agreement:
         self._topics: dict[str, _Topic] = {}
         self._next_slot = 0
         self._lock = free_in_forks(threading.RLock())
+        self._left: Answer | None = None
+        """None until this worker is at its end."""
+        self._all_leave = False
         for slot in range(SLOTS):
             self._declare(slot)
+        exchange.declare(_LEAVING)
 
     def _declare(self, slot: int) -> None:
         for page in range(max(_PAGES, page_count(self.workers))):
@@ -270,9 +276,28 @@ class Agreement:
         """Return the text that this worker proposed; "" if it has proposed none."""
         return self._topics[topic].text or ""
 
+    def leave(self) -> None:
+        """Tell the other workers that this one is at its end, and return at once."""
+        with self._lock:
+            if self._left is None:
+                self._left = self.exchange.send(_LEAVING, bytes(PAGE_BYTES))
+
+    def all_leave(self) -> bool:
+        """Return True if all workers are at their end, so that none sends anything more."""
+        with self._lock:
+            self._all_leave = self._all_leave or (self._left is not None and self._left() is not None)
+            return self._all_leave
+
+    def ended(self) -> None:
+        """Expect nothing more from the others: the engine was shut down or suspended."""
+        with self._lock:
+            self.exchange.begin_anew()
+            self._all_leave = True
+
     def renew(self, rank: int, workers: int) -> None:
         """Propose all topics again after the engine has restarted, when nothing is in flight."""
         with self._lock:
+            self._left, self._all_leave = None, False
             self.rank, self.workers = rank, workers
             self._next_slot = 0
             for topic, state in list(self._topics.items()):
@@ -361,7 +386,18 @@ def under_way() -> bool:
 def begin_anew() -> None:
     """Forget pages in flight: BytePS was shut down or suspended."""
     if _active is not None:
-        _active.exchange.begin_anew()
+        _active.ended()
+
+
+def leave() -> None:
+    """Call Agreement.leave, if there is an agreement."""
+    if _active is not None:
+        _active.leave()
+
+
+def all_leave() -> bool:
+    """Call Agreement.all_leave. True without an agreement."""
+    return _active is None or _active.all_leave()
 
 
 def at_rest() -> bool:

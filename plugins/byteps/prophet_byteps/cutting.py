@@ -300,22 +300,23 @@ class CutControl:
         if self._pages is not None:
             self._pages.declare()
 
-    def first(self, sizes: Sequence[int], base: int = 0) -> Cut:
-        """Return the cut of the first round: the decider's first cut, once all workers have asked, or the fixed one.
-
-        `sizes` are the bytes of the gradients in forward order, `base` the first id that their blocks may have. Call it
-        again after an elastic resume; it then starts over.
+    def ask(self, sizes: Sequence[int], base: int = 0) -> None:
+        """Ask for the cut of the first round, and return at once. `sizes` are the bytes of the gradients in forward
+        order, `base` the first id that their blocks may have. Ask again after an elastic resume, or if sizes change.
         """
         own = self._board.first_cut(sizes)  # Called on every worker: it also loads results kept from earlier runs.
         if self._pages is not None:
+            if self._pages.sent:
+                self._receive(self._pages)
             self._place = base * UNIT_BYTES
             self._total = sum(sizes)
             self._cut, self._rounds = None, PageRounds()
-            self._pages.begin_anew()
             self._send(self._pages, first=own)
-            cut = self._receive(self._pages).cut or Cut.uniform(DEFAULT_PARTITION_BYTES)
-        else:
-            cut = self._board.fixed or Cut.uniform(DEFAULT_PARTITION_BYTES)
+
+    def first(self) -> Cut:
+        """Return the cut of the first round: the decider's first cut, once all workers have asked, or the fixed one."""
+        wish = self._board.fixed if self._pages is None else self._receive(self._pages).cut
+        cut = wish or Cut.uniform(DEFAULT_PARTITION_BYTES)
         self._cut = cut
         self._had = {cut}
         self._board.drop_refusals()
@@ -331,8 +332,10 @@ class CutControl:
         self._board.begins(self._number, cut)
 
     def restart(self, rank: int, workers: int) -> None:
-        """Set the new rank and size after an elastic resume, before `first`."""
+        """Set the new rank and size after an elastic resume, before `ask`."""
         self._rank, self._workers = rank, workers
+        if self._pages is not None:
+            self._pages.begin_anew()
 
     def round_ends(self) -> None:
         """Record that the round's last block was handed over; send a page if one is due."""

@@ -165,9 +165,8 @@ class Hook:
         """Set the source of a task's gradient id: "priority" (id = -priority - 1) or "key" (declared key)."""
         self._native.prophet_hook_identity(int({"priority": True, "key": False}[by]))
 
-    @property
-    def goes_one_way(self) -> bool:
-        """True if PUSH_ONLY and PULL_ONLY work. Otherwise, tasks with these priorities go both ways."""
+    def go_one_way(self) -> bool:
+        """Make PUSH_ONLY and PULL_ONLY work from now on. Return False if tasks with these priorities go both ways."""
         return bool(self._native.prophet_hook_one_way())
 
     @property

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
 from prophet_byteps import agreement
 from prophet_scheduler.core import settings as names
-from prophet_scheduler.frontends.ending import at_end, finish_first, has_failed
+from prophet_scheduler.frontends.ending import at_end, ends_at_once, finish_first, has_failed
 from prophet_scheduler.frontends.notices import logger
 
 EXIT_LIMIT_S = 5.0
-"""Maximum seconds to wait for workers that have not answered, before BytePS shuts down or the process exits."""
+"""Maximum seconds to wait for pages that are still in flight once all workers are at their end."""
 FAILED_PATIENCE_S = 0.5
 """The same for a program that has ended with an exception. It needs nothing more, and answers may never come."""
 ending = False
-"""True while BytePS shuts down, which waits for all workers and servers, and for its scheduler."""
+"""True while BytePS shuts down and, before, while this worker waits for all others to be at their end as well."""
 
 
 def attend(
@@ -73,13 +74,20 @@ def not_compared(error: Exception) -> None:
 
 
 def _answer_before_the_end() -> None:
-    """Wait until no page is in flight, since another worker may still need this one's answer."""
+    """Wait until all workers are at their end, as BytePS's own shutdown does: a late one may yet send what this one
+    needs, and after that nobody sends anything more. Then wait until no page is in flight, since another worker may
+    need this one's answer.
+    """
     global ending
+    ending = True
     try:
+        if not ends_at_once():
+            agreement.leave()
+            while not agreement.all_leave():
+                time.sleep(agreement.POLL_S)
         agreement.wait(agreement.at_rest, "all workers", FAILED_PATIENCE_S if has_failed() else EXIT_LIMIT_S)
     except Exception as error:
         logger.warning("Prophet ended before all workers had answered: %s", error)
-    ending = True
 
 
 def _ended() -> None:

@@ -23,6 +23,7 @@ STALLED = 75
 """Exit status for problems that a retry may solve (EX_TEMPFAIL), so that a cluster's restart policy can tell them."""
 
 _status = 0
+_at_once = False
 _leave = os._exit
 _ends: list[Callable[[], object]] = []
 """Registered functions that have not been called yet."""
@@ -80,7 +81,9 @@ def finish_first(engine: Any, finish: Callable[[], object], ended: Callable[[], 
 
 def _leave_well(status: int) -> NoReturn:
     """Replace `os._exit`: run the registered functions if the main thread exits successfully."""
+    global _at_once
     if status == 0 and threading.current_thread() is threading.main_thread():
+        _at_once = True
         for what in reversed(_ends.copy()):
             try:
                 what()
@@ -100,6 +103,11 @@ def end_last() -> None:
     """Exit with the status of `fail_at_end`, if any. This handler must run last, so register it before any other."""
     if _status:
         end_process("", _status)
+
+
+def ends_at_once() -> bool:
+    """Return True if the program has called `os._exit`, which does not wait for the engine's end."""
+    return _at_once
 
 
 def has_failed() -> bool:

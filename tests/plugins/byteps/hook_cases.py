@@ -100,7 +100,13 @@ def a_gradient_is_told_by_its_priority_where_the_front_end_passes_one(hook: Hook
 @case
 def what_goes_one_way_only_passes_the_other_stage_in_its_turn(hook: Hook, core: Core) -> None:
     hook.set_identity("priority")
-    assert hook.goes_one_way
+    core.add(4, priority=PULL_ONLY)
+    assert core.gradient(PUSH) == 4, "a program may pass any priority"
+    core.finish(PUSH)
+    assert core.gradient(PULL) == 4
+    core.finish(PULL)
+    assert core.get(9) >> 16 == 4
+    assert hook.go_one_way()
     core.add(5, priority=PULL_ONLY)
     assert core.get(PUSH) < 0
     assert core.gradient(PULL) == 5

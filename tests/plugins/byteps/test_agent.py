@@ -36,6 +36,7 @@ from prophet_scheduler.core.plan import Plan
 from prophet_scheduler.core.plan_codec import encode_plan
 from prophet_scheduler.core.settings import Settings
 from prophet_scheduler.core.status import AgentStatus, LaneStatus
+from prophet_scheduler.frontends import ending
 from prophet_scheduler.frontends.ending import STALLED
 from prophet_scheduler.lab.records import read_status
 from prophet_scheduler.lab.report import story_of
@@ -191,17 +192,27 @@ def test_the_end_of_byteps_waits_for_all_as_well(idle: Agent, clock: list[float]
 
 @pytest.mark.parametrize("end", ["shutdown", "suspend"])
 @pytest.mark.parametrize(
-    ("back_after_s", "failed", "waited_s"),
+    ("late_s", "back_after_s", "failed", "waited_s"),
     [
-        (0.0, False, 0.0),
-        (1.0, False, 1.0),
-        (60.0, False, meeting.EXIT_LIMIT_S),
-        (60.0, True, meeting.FAILED_PATIENCE_S),
+        (0.0, 0.0, False, 0.0),
+        (0.0, 1.0, False, 1.0),
+        (0.0, 60.0, False, meeting.EXIT_LIMIT_S),
+        (0.0, 60.0, True, meeting.FAILED_PATIENCE_S),
+        (60.0, 60.0, False, 60.0),
+        (60.0, 60.0, True, 60.0),
+        (60.0, 90.0, False, 60.0 + meeting.EXIT_LIMIT_S),
     ],
 )
-def test_byteps_ends_when_pages_that_nobody_asks_for_are_back(
-    end: str, back_after_s: float, failed: bool, waited_s: float, clock: list[float], monkeypatch: pytest.MonkeyPatch
+def test_byteps_ends_when_all_are_at_their_end_and_pages_that_nobody_asks_for_are_back(
+    end: str,
+    late_s: float,
+    back_after_s: float,
+    failed: bool,
+    waited_s: float,
+    clock: list[float],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """BytePS's own end waits for all as well, and a late worker may have yet to send what this one needs."""
     if failed:
         monkeypatch.setattr(sys, "last_value", KeyboardInterrupt(), raising=False)
 
@@ -210,14 +221,29 @@ def test_byteps_ends_when_pages_that_nobody_asks_for_are_back(
 
     monkeypatch.setattr(time, "sleep", sleep)
     began, ended, forgotten = clock[0], list[float](), list[float]()
-    line = SimpleNamespace(
-        pages_under_way=lambda: clock[0] < began + back_after_s, begin_anew=lambda: forgotten.append(clock[0])
+    said: list[str] = []
+    others = SimpleNamespace(
+        poll=lambda: True,
+        exchange=SimpleNamespace(pages_under_way=lambda: clock[0] < began + back_after_s),
+        leave=lambda: said.append("leaves"),
+        all_leave=lambda: clock[0] >= began + late_s,
+        ended=lambda: forgotten.append(clock[0]),
     )
-    monkeypatch.setattr(agreement, "_active", SimpleNamespace(poll=lambda: True, exchange=line))
+    monkeypatch.setattr(agreement, "_active", others)
     byteps = SimpleNamespace(init=int, resume=int, **{end: lambda: ended.append(clock[0])})
     job(Hook())._agree_at_start(byteps, "")
     getattr(byteps, end)()
+    assert said == ["leaves"]
     assert ended == forgotten == [pytest.approx(began + waited_s, abs=2 * agreement.POLL_S)]
+
+
+def test_a_program_that_leaves_by_os_exit_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = SimpleNamespace(poll=lambda: True, exchange=SimpleNamespace(pages_under_way=bool), ended=int)
+    monkeypatch.setattr(agreement, "_active", others)
+    monkeypatch.setattr(ending, "_at_once", True)
+    byteps = SimpleNamespace(init=int, resume=int, shutdown=int)
+    job(Hook())._agree_at_start(byteps, "")
+    byteps.shutdown()
 
 
 def test_what_has_yet_to_leave_for_the_first_time_is_under_way_as_well(

@@ -184,6 +184,25 @@ def test_settling_alone_ends_where_a_stall_is_to_end(alone: Agreement, caplog: p
     assert "waited 30 s for all workers" in caplog.text
 
 
+def test_all_are_at_their_end_when_the_last_says_so(server: Server) -> None:
+    workers = members(server)
+    for worker in workers:
+        assert not any(each.all_leave() for each in workers)
+        worker.leave()
+        worker.leave()
+    assert all(worker.all_leave() for worker in workers)
+
+
+def test_a_worker_whose_engine_has_ended_waits_for_nobody_until_it_resumes(server: Server) -> None:
+    worker, _ = members(server)
+    worker.leave()
+    assert not worker.all_leave()
+    worker.ended()
+    assert worker.all_leave()
+    worker.renew(0, 2)
+    assert not worker.all_leave()
+
+
 def test_a_job_of_one_worker_agrees_with_itself() -> None:
     agreement.activate(None)
     agreement.reserve("layout")

@@ -53,7 +53,8 @@ class Worker:
 
     def run(self, rounds: int, before: Callable[[int], None] = lambda number: None) -> Iterator[None]:
         """Stops wherever another worker may move."""
-        cut = self.control.first(SIZES)
+        self.control.ask(SIZES)
+        cut = self.control.first()
         for number in range(rounds):
             yield
             cut = self.control.round_begins() or cut
@@ -275,7 +276,8 @@ def test_without_an_exchange_all_stay_with_one_size() -> None:
     board.want(LARGE)
     control = CutControl(board, 0, None, 0, 2)
     control.declare()
-    assert control.first(SIZES) == Cut.uniform(DEFAULT_PARTITION_BYTES)
+    control.ask(SIZES)
+    assert control.first() == Cut.uniform(DEFAULT_PARTITION_BYTES)
     for _ in range(2 * RECUT_ROUNDS):
         assert control.round_begins() is None
         control.round_ends()
@@ -308,10 +310,12 @@ def test_a_second_optimizer_cuts_its_own_part_of_what_is_wanted(monkeypatch: pyt
         generator, critic = (CutControl(boards[rank], number, Line(server, rank), rank, 2) for number in range(2))
         for control in (generator, critic):
             control.declare()
-        first = generator.first(SIZES)
+        generator.ask(SIZES)
+        first = generator.first()
         boards[rank].want(wanted)
         yield
-        begun.append((first, critic.first(SIZES, base=60)))
+        critic.ask(SIZES, base=60)
+        begun.append((first, critic.first()))
 
     turns.play(worker(0), worker(1))
     from_there_on = Cut((Segment(0, 1 << 20), Segment(UNIT_BYTES * 30, 256 * 1024)))
@@ -342,7 +346,8 @@ def test_after_a_resume_all_begin_anew_with_whoever_is_there_now(monkeypatch: py
 def test_a_round_that_was_not_begun_does_not_overwrite_a_page() -> None:
     server = Server(1)
     worker = Worker(server, 0)
-    worker.control.first(SIZES)
+    worker.control.ask(SIZES)
+    worker.control.first()
     for _ in range(2 * RECUT_ROUNDS - 1):
         worker.control.round_ends()
     with pytest.raises(RuntimeError, match="never began"):
@@ -359,7 +364,8 @@ def test_of_the_first_machine_the_process_decides_that_talks_to_the_servers(monk
         board = CutBoard(None, lambda sizes: cuts[rank])
         control = CutControl(board, 0, Line(server, rank), rank, 6, local_size=3)
         control.declare()
-        begun.append(control.first(SIZES))
+        control.ask(SIZES)
+        begun.append(control.first())
         yield
 
     turns.play(*(worker(rank) for rank in range(6)))
@@ -375,8 +381,31 @@ def test_every_worker_is_told_which_job_this_is() -> None:
         return Cut.uniform(4096)
 
     fixed = Cut.uniform(8192)
-    assert CutControl(CutBoard(fixed, first_cut), 0, None, 1, 2).first([5, 6]) == fixed
+    control = CutControl(CutBoard(fixed, first_cut), 0, None, 1, 2)
+    control.ask([5, 6])
+    assert control.first() == fixed
     assert asked == [(5, 6)]
+
+
+def test_workers_that_begin_with_different_optimizers_do_not_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turns, server = Turns(monkeypatch, 5), Server(2)
+    begun: list[Cut] = []
+
+    def worker(rank: int) -> Iterator[None]:
+        board = CutBoard(None, lambda sizes: SMALL)
+        controls = [CutControl(board, number, Line(server, rank), rank, 2) for number in range(2)]
+        for control in controls:
+            control.declare()
+            control.ask(SIZES)
+        yield
+        for control in controls[:: -1 if rank else 1]:
+            begun.append(control.first())
+            yield
+
+    turns.play(worker(0), worker(1))
+    assert begun == [SMALL] * 4
 
 
 def test_in_a_jobs_first_rounds_each_ends_with_a_page(monkeypatch: pytest.MonkeyPatch) -> None:

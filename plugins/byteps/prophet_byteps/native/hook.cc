@@ -18,8 +18,8 @@
 // tasks are forgotten when a queue is created, and when Python calls prophet_hook_reset. A late answer may cause a call
 // for a deleted queue, which does nothing.
 //
-// One way. A task with one of two priorities that no gradient has skips PULL or PUSH when its turn comes. Asynchronous
-// training uses this. If BytePS does not export the function that it needs, tasks go both ways.
+// One way. In asynchronous training, which turns this on, a task with one of two priorities skips PULL or PUSH when its
+// turn comes. If BytePS does not export the function that this needs, tasks go both ways.
 //
 // Errors. On anything unexpected, the hook hands all tasks back to BytePS and steps aside for good.
 #include <dlfcn.h>
@@ -79,6 +79,7 @@ struct Hook {
   std::atomic<bool> attached{false};  // the originals are known
   std::atomic<bool> active{false};    // scheduling is on
   std::atomic<bool> by_priority{false};
+  std::atomic<bool> one_way{false};  // tasks may go one way only
   Signal stage_signal[kStages];
   Signal group_signal;
   Signal completed;
@@ -107,6 +108,7 @@ void begin_anew_in_child() {
   own.plans = parents.plans;
   own.plan = parents.plan;
   own.by_priority = parents.by_priority.load();
+  own.one_way = parents.one_way.load();
   own.attached = parents.attached.load();
   own.active = parents.active.load();
 }
@@ -331,7 +333,7 @@ Entry get_in_round(BytePSScheduledQueue* queue, Stage stage) {
 
 // Return the task for a PUSH or PULL loop. If the task only goes the other way, pass it to its next stage; return null.
 Entry unless_other_way(Stage stage, Entry entry) {
-  if (entry == nullptr || originals.proceed == nullptr) return entry;
+  if (entry == nullptr || !hook().one_way) return entry;
   if (fields_of(entry).priority != (stage == Stage::kPush ? kPullOnly : kPushOnly)) return entry;
   originals.proceed(std::move(entry));
   return nullptr;
@@ -531,8 +533,8 @@ int64_t prophet_hook_set_plan(const void* bytes, size_t size, char* why, size_t 
   return number;
 }
 
-// True if tasks can go one way only.
-int prophet_hook_one_way() { return hook().active && originals.proceed != nullptr; }
+// Let tasks go one way only, from now on. Returns 0 if that is impossible.
+int prophet_hook_one_way() { return hook().one_way = hook().active && originals.proceed != nullptr; }
 
 // True if tensors can have different partition sizes, as far as BytePS's first pushes have shown.
 int prophet_hook_sizes_apart() { return hook().partitions.able(originals.partition_bytes); }

@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 
 CROSS_BARRIER = "byteps.torch.cross_barrier"
 EXIT_PATIENCE_S = 5.0
-"""Seconds that an exiting process waits for averages while nothing moves. It waits longer if a block has yet to be
-sent, or BytePS holds it until all workers have its key: others need the block, and BytePS's shutdown would drop it."""
+"""Seconds that a process waits for averages while nothing moves, once all workers are at their end (meeting.py). It
+waits longer if a block has yet to be sent, or BytePS holds it until all workers have its key: others need the block,
+and BytePS's shutdown would drop it."""
 MOST_PATIENCE_S = 300.0
 """Maximum seconds of these waits together: a server that is gone acknowledges nothing."""
 
@@ -74,7 +75,8 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
             if reason:
                 warn_once(f"this optimizer keeps BytePS's barrier: {reason}")
             if bps.size() > 1:
-                engine().announce(f"with BytePS's barrier, since {reason}" if reason else "with BytePS's barrier")
+                what = f"with BytePS's barrier, since {reason}" if reason else "with BytePS's barrier"
+                engine().announce(engine().take_number(), what)
             stock: Any = original(optimizer, named, compression, backward_passes_per_step)
             own_pushes = sys.modules.get("prophet_byteps.torch.own_pushes")
             if CROSS_BARRIER in sys.modules and own_pushes is not None:
@@ -107,7 +109,7 @@ def _install_modules(bps: Any, engine: Callable[[], Engine], fusion: bool) -> No
         reason = _why_not_here(bps, self._compression) or _why_not_loaded("modules")
         if reason is not None:
             warn_once(f"this module keeps BytePS's barrier: {reason}")
-            engine().announce(f"a module with BytePS's barrier, since {reason}")
+            engine().announce(engine().take_number(), f"a module with BytePS's barrier, since {reason}")
             register(self)
             return
         from prophet_byteps.torch import modules
@@ -187,6 +189,8 @@ def _finish_before_shutdown(bps: Any, engine: Callable[[], Engine]) -> None:
                 still_s += patience_s
                 if still_s >= MOST_PATIENCE_S or not (hook.sending() or engine().opening):
                     logger.warning("updates were still outstanding when the job ended, and nothing moved any more")
+                    for each in _owners():
+                        each.expect_nothing()
                     return
 
     resume = bps.resume

@@ -4,26 +4,27 @@ Rule of this file: BytePS's demands on a block that travels. Memory and rounds a
 prophet_scheduler/frontends/torch/arena.py.
 
 Each block has two keys and uses them in turn (docs/decisions/two-keys-a-gradient.md). BytePS numbers tensors in the
-order in which they are declared, and workers must number alike. So an optimizer declares all names that it may use at
-its first round, and a new block takes the next free ones (docs/decisions/keys-of-blocks.md).
+order in which they are declared, and workers must number alike. So an optimizer declares all names that it may use when
+the program wraps it, and a new block takes the next free ones (docs/decisions/keys-of-blocks.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
 
 from prophet_byteps.torch.keys import Engine
-from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut, blocks_of, ids_taken
-from prophet_scheduler.frontends.torch.arena import Arena, ArenaBlock, Slot, travelling_bytes
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut, blocks_of
+from prophet_scheduler.frontends.torch.arena import Arena, ArenaBlock, Slot
 from prophet_scheduler.frontends.torch.streams import Streams
 
 MOST_NAMES = 16_384
 """Maximum names of one optimizer. BytePS can number 65,536 tensors. It maps a file for each key, and Linux allows a
 process 65,530 maps. For each new name it searches all others: this many take 0.6 s, twice as many take 4 s."""
 _FINE_BYTES, _COARSE_BYTES, _COARSE_CUTS = 128 * 1024, 512 * 1024, 8
+_COARSEST = Cut.uniform(MOST_BLOCK_BYTES)
 
 
 def names_reserved(sizes: Sequence[int]) -> int:
@@ -36,6 +37,22 @@ def names_reserved(sizes: Sequence[int]) -> int:
     return min(MOST_NAMES, 2 * (fine + _COARSE_CUTS * coarse))
 
 
+def declare_names(
+    engine: Engine, number: int, sizes: Sequence[int], kinds: Sequence[Hashable | None], fixed: Cut | None
+) -> list[str]:
+    """Declare and return the names that blocks of optimizer `number` may need: those of the `fixed` cut, or as many as
+    are reserved for cuts that change, and at least those of the coarsest cut.
+
+    All workers must call it at the same point of the program. Gradients have these sizes and kinds.
+    """
+    wanted = names_reserved(sizes) if fixed is None else min(MOST_NAMES, 2 * len(blocks_of(sizes, kinds, fixed)))
+    count = max(engine.take_names(wanted), 2 * len(blocks_of(sizes, kinds, _COARSEST)))
+    names = [f"prophet.block.{number}.{place}" for place in range(count)]
+    for name in names:
+        engine.bps.declare(name)
+    return names
+
+
 class KeyedBlock(ArenaBlock):
     """A block with two names, used in turn. Its priority in BytePS is -(id + 1)."""
 
@@ -46,37 +63,30 @@ class KeyedBlock(ArenaBlock):
 
 
 class KeyedArena(Arena):
-    """The gradients of optimizer `number`."""
+    """The gradients of one optimizer, whose blocks have these `names` and ids from `first_id` on."""
 
     def __init__(
         self,
         slots: Sequence[Slot],
         fusion: bool,
         engine: Engine,
-        number: int,
+        names: Sequence[str],
+        first_id: int,
         streams: Callable[[Any], Streams],
         half: torch.dtype | None = None,
     ) -> None:
-        first_id = engine.take_ids(ids_taken(travelling_bytes(slots, half)))
         super().__init__(slots, fusion, streams, first_id, engine.pins_memory, half)
         self._engine = engine
-        self._number = number
-        self._names: list[str] = []
+        self._names = names
         self._names_used = 0
 
-    def begin(self, cut: Cut, may_change: bool) -> bool:
-        """Declare the names that may be needed, and take up the first cut. Called at the same point on all workers.
-
-        If there are too few names, take up the coarsest cut instead and return False. BytePS still cuts the blocks of a
-        fixed cut into partitions.
+    def begin(self, cut: Cut) -> bool:
+        """Take up the first cut. If there are too few names, take up the coarsest cut instead and return False. BytePS
+        still cuts the blocks of a fixed cut into partitions.
         """
-        needed = 2 * len(blocks_of(self.sizes, self.kinds, cut))
-        self._reserve(self._engine.take_names(names_reserved(self.sizes) if may_change else min(MOST_NAMES, needed)))
         if self.recut(cut):
             return True
-        coarsest = Cut.uniform(MOST_BLOCK_BYTES)
-        self._reserve(2 * len(blocks_of(self.sizes, self.kinds, coarsest)))
-        self.recut(coarsest)
+        self.recut(_COARSEST)
         return False
 
     def why_not(self, cut: Cut) -> str:
@@ -85,14 +95,8 @@ class KeyedArena(Arena):
         return f"it takes {missing} more names than the job declared in BytePS" if missing > 0 else ""
 
     def restart(self) -> None:
-        self._names, self._names_used = [], 0
+        self._names_used = 0
         super().restart()
-
-    def _reserve(self, count: int) -> None:
-        while len(self._names) < count:
-            self._names.append(f"prophet.block.{self._number}.{len(self._names)}")
-        for name in self._names[:count]:
-            self._engine.bps.declare(name)
 
     def _block(self, data: torch.Tensor, slots: tuple[Slot, ...]) -> ArenaBlock:
         return KeyedBlock(data, slots)

@@ -9,17 +9,17 @@ from __future__ import annotations
 import functools
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 import torch
 
 from prophet_byteps import hook
 from prophet_byteps.cutting import CutControl
-from prophet_byteps.torch.keyed_arena import KeyedArena
+from prophet_byteps.torch.keyed_arena import KeyedArena, declare_names
 from prophet_byteps.torch.keys import Engine
 from prophet_scheduler.core.choice import IterationEnd
-from prophet_scheduler.core.cut import Block, Cut, blocks_of
-from prophet_scheduler.frontends.torch.arena import Slot
+from prophet_scheduler.core.cut import Block, Cut, blocks_of, ids_taken
+from prophet_scheduler.frontends.torch.arena import Slot, kinds_of, travelling_bytes
 from prophet_scheduler.frontends.torch.life import STAGE, Transition
 from prophet_scheduler.frontends.torch.streams import streams_of
 from prophet_scheduler.frontends.torch.updates import WAIT_LIMIT_S, AverageSource
@@ -32,18 +32,13 @@ SIGHT = "its parameters are used out of sight"
 """Reason for giving up a trace."""
 
 
-def described(kind: str, names: Iterable[str], half: torch.dtype | None) -> str:
-    """Return the text that workers compare when the program wraps an optimizer or a module, before its first use."""
-    named = list(names)
-    digest = hashlib.sha256("\n".join(named).encode()).hexdigest()
-    travels = "" if half is None else f" as {half}"
-    return f"{kind}, {len(named)} parameters{travels}, names {digest[:8]}"
-
-
 class KeyedRounds:
-    """Rounds of `slots`, in forward order. `number` is from `engine.announce`, `half` as an Arena's.
+    """Rounds of `slots`, in forward order. `number` is from `engine.take_number`, `what` describes the rounds to other
+    workers, and `half` is as an Arena's. `flush()` waits for everything in flight, before blocks are recut.
 
-    `flush()` waits for everything in flight, before blocks are recut.
+    What must happen at the same point of the program on all workers happens when the program wraps an optimizer, as in
+    BytePS, and without waiting. Later, threads may train several models at once, and workers may begin with different
+    ones.
     """
 
     def __init__(
@@ -52,6 +47,7 @@ class KeyedRounds:
         fusion: bool,
         engine: Engine,
         number: int,
+        what: str,
         half: torch.dtype | None,
         flush: Callable[[], object],
     ) -> None:
@@ -63,54 +59,70 @@ class KeyedRounds:
         self._slots = slots
         self._engine = engine
         self._number = number
+        self._what = what
+        self._fusion = fusion
         self._half = half
-        streams = functools.cache(streams_of)
-        self._make_arena = functools.partial(KeyedArena, slots, fusion, engine, number, streams, half)
         self._flush = flush
         self._waits = BarrierWatch()
-        self._control: CutControl | None = None
         self._began_s: float | None = None
         self._rounds = 0
         self._planned = False
+        sizes, kinds = self._layout()
+        first_id = engine.take_ids(ids_taken(sizes))
+        self._control: CutControl = engine.cuts(number)
+        self._control.declare()
+        names = declare_names(engine, number, sizes, kinds, engine.board.fixed)
+        streams = functools.cache(streams_of)
+        self._make_arena = functools.partial(KeyedArena, slots, fusion, engine, names, first_id, streams, half)
+        self._first_id = first_id
+        self._announced = ""
+        """Text that was announced; empty if none was since the start or a resume."""
+        self._announce()
 
     @property
     def whole(self) -> bool:
         """True if all gradients of this round have been staged."""
         return self.staged == len(self._slots)
 
-    def plan(self) -> None:
-        """Create the arena and its first blocks, before the first gradient leaves, as all other workers do.
+    def _layout(self) -> tuple[list[int], list[Hashable | None]]:
+        """Return (bytes on the wire, kind) of the gradients."""
+        return travelling_bytes(self._slots, self._half), kinds_of(self._slots, self._fusion, self._half)
 
-        Until then the program may move the model. Every worker gets here at the same point of the same program, so
-        BytePS numbers the tensors alike on all of them.
+    def _words(self) -> str:
+        """Return what all workers must have alike."""
+        sizes, kinds = self._layout()
+        # Blocks depend on sizes and on which kinds are equal. Device names may differ between workers.
+        numbers = {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}
+        layout = [
+            (slot.name, str(slot.param.dtype), size, None if kind is None else numbers[kind])
+            for slot, size, kind in zip(self._slots, sizes, kinds, strict=True)
+        ]
+        travel = "" if self._half is None else f" as {self._half}"
+        digest = hashlib.sha256(repr(layout).encode()).hexdigest()
+        return f"{self._what}, {len(layout)} gradients of {sum(sizes)} bytes{travel}, layout {digest[:8]}"
+
+    def _announce(self) -> None:
+        """Tell the other workers what will travel, and ask for the first cut, without waiting for them."""
+        self._announced = self._words()
+        self._engine.announce(self._number, self._announced)
+        self._control.ask(travelling_bytes(self._slots, self._half), self._first_id)
+
+    def plan(self) -> None:
+        """Create the arena and its first blocks, before the first gradient leaves. Until then the program may move the
+        model, or give its parameters another type.
         """
         if self._planned:
             return
+        if self._words() != self._announced:
+            self._announce()
+        self._engine.settle(self._number)
+        first, board = self.arena is None, self._engine.board
         if self.arena is None:
             self.arena = self._make_arena()
-        arena = self.arena
-        # Blocks depend on sizes and on which kinds are equal. Device names may differ between workers.
-        numbers = {kind: number for number, kind in enumerate(dict.fromkeys(arena.kinds))}
-        layout = [
-            (slot.name, str(slot.param.dtype), size, None if kind is None else numbers[kind])
-            for slot, size, kind in zip(self._slots, arena.sizes, arena.kinds, strict=True)
-        ]
-        digest = hashlib.sha256(repr(layout).encode()).hexdigest()
-        self._engine.agree(
-            f"layout of optimizer {self._number}",
-            f"{len(layout)} gradients of {sum(arena.sizes)} bytes, layout {digest[:8]}",
-        )
-        first = self._control is None
-        if self._control is None:
-            self._control = self._engine.cuts(self._number)
-        else:
-            self._control.restart(self._engine.bps.rank(), self._engine.bps.size())
-        self._control.declare()
-        board = self._engine.board
-        if not arena.begin(self._control.first(arena.sizes, arena.first_id), may_change=board.fixed is None):
-            assert arena.cut is not None
+        if not self.arena.begin(self._control.first()):
+            assert self.arena.cut is not None
             # All workers decide alike, since they count the same names.
-            self._control.begins_otherwise(arena.cut, "it takes more names than a job declares in BytePS")
+            self._control.begins_otherwise(self.arena.cut, "it takes more names than a job declares in BytePS")
         self._planned = True
         self._say()
         if first and board.trace is not None:
@@ -133,7 +145,7 @@ class KeyedRounds:
 
     def stage(self, slot: Slot, how: Transition = STAGE) -> bool:
         """Send one gradient of this round, as `Arena.stage` does. Before the first one, blocks may be recut."""
-        assert self.arena is not None and self._control is not None
+        assert self.arena is not None
         if self.staged == 0:
             self._round_begins(self.arena)
             cut = self._control.round_begins(self.arena.why_not)
@@ -181,9 +193,11 @@ class KeyedRounds:
     def restart(self) -> None:
         """Forget rounds: after a suspend all workers, some of them new, start with the same keys."""
         self._planned = False
+        self._announced = ""
         self.staged = 0
         self._began_s, self._rounds = None, 0
         self._engine.restart()
+        self._control.restart(self._engine.bps.rank(), self._engine.bps.size())
         if self.arena is not None:
             self.arena.restart()
 

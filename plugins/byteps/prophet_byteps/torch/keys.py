@@ -65,17 +65,18 @@ class Engine:
         self._names_left -= taken
         return taken
 
-    def announce(self, what: str) -> int:
-        """Tell the other workers about the next optimizer, and return its number, from 0."""
-        number = self._optimizers
+    def take_number(self) -> int:
+        """Return the number of the next optimizer, from 0."""
         self._optimizers += 1
-        self.agreement.propose(f"optimizer {number}", what)
-        return number
+        return self._optimizers - 1
 
-    def agree(self, topic: str, text: str) -> None:
-        """Wait until all workers have sent the same text for the topic; end the job if they differ."""
-        self.agreement.propose(topic, text)
-        self.agreement.settle(topic)
+    def announce(self, number: int, what: str) -> None:
+        """Tell the other workers about an optimizer, and return at once. The job ends if they have another."""
+        self.agreement.propose(f"optimizer {number}", what)
+
+    def settle(self, number: int) -> None:
+        """Wait until all workers have announced the same about an optimizer; end the job if they differ."""
+        self.agreement.settle(f"optimizer {number}")
 
     def cuts(self, number: int) -> CutControl:
         """Return the control through which all workers agree on the cut of optimizer `number`."""
@@ -105,7 +106,7 @@ class Engine:
             shared_memory.close_mapped()
         since = None
         while len(self._opening) >= MOST_OPENING:
-            still = {handle for handle in self._opening if not self.bps.poll(handle)}
+            still = {handle for handle in self._opening.copy() if not self.bps.poll(handle)}  # Other threads push too.
             now = time.monotonic()
             if since is None or len(still) < len(self._opening):
                 since = now
@@ -116,7 +117,7 @@ class Engine:
     @property
     def opening(self) -> bool:
         """True if new keys are in flight: BytePS holds them until all workers have pushed them."""
-        return any(not self.bps.poll(handle) for handle in self._opening)
+        return any(not self.bps.poll(handle) for handle in self._opening.copy())
 
     def arrived(self, handle: int) -> bool:
         """Return True if the average of this push has arrived. Do not call it again after that."""
@@ -127,6 +128,5 @@ class Engine:
         return True
 
     def restart(self) -> None:
-        """Forget pushes in flight, and names: after a suspend there are none."""
+        """Forget pushes in flight: after a suspend there are none."""
         self._opening.clear()
-        self._names_left = MOST_NAMES_OF_ALL

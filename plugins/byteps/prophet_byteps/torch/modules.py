@@ -9,13 +9,14 @@ Here backward returns, `.grad` awaits its average, and the program's own step() 
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
-from prophet_byteps.torch.keyed_rounds import SIGHT, KeyedRounds, KeyedWire, described
+from prophet_byteps.torch.keyed_rounds import SIGHT, KeyedRounds, KeyedWire
 from prophet_byteps.torch.keys import Engine
 from prophet_scheduler.frontends.torch import references, steps
 from prophet_scheduler.frontends.torch.arena import Slot
@@ -42,12 +43,11 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
         half: torch.dtype | None,
         syncs: Callable[[], bool],
     ) -> None:
-        rows = list(named)
-        terms = described("a module without a barrier", (name for name, _ in rows), half)
-        super().__init__(rows, engine.announce(terms))
+        super().__init__(named, engine.take_number())
         self._syncs = syncs
         self._sent_any = False
-        self._keyed = KeyedRounds(self._slots, fusion, engine, self.number, half, self._clear)
+        what = "a module without a barrier"
+        self._keyed = KeyedRounds(self._slots, fusion, engine, self.number, what, half, self._clear)
         watch_backward(_makes_gradients)
         self.watch()
 
@@ -75,6 +75,25 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
         """Forget rounds after a suspend, when nothing is in flight."""
         with self._lock:
             self._keyed.restart()
+
+    def flush(self, patience_s: float | None = None) -> bool:
+        """As for all awaited rounds. Return False also if an average does not come within `patience_s`."""
+        since, moved = time.monotonic(), self.progress()
+        for slot in self._slots if patience_s is not None else ():
+            while slot.life.to_come and not self.arrived(slot):
+                now, progress = time.monotonic(), self.progress()
+                if progress != moved:
+                    since, moved = now, progress
+                elif patience_s is not None and now - since > patience_s:
+                    return False
+                self.wait_activity(WAIT_LIMIT_S)
+        return super().flush(patience_s)
+
+    def expect_nothing(self) -> None:
+        """Make no pending update, and leave each `.grad` as it is: averages never come."""
+        for owner in {slot.owner for slot in self._slots if slot.life.pending}:
+            owner.forget([slot for slot in self._slots if slot.owner is owner])
+        self.forget(self._slots)
 
     def _gradient_ready(self, slot: Slot, *_gradients: Any) -> None:
         with self._lock:  # This runs in Prophet's hook, so nothing here counts as a use.

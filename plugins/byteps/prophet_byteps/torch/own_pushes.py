@@ -93,7 +93,7 @@ class OwnPushes:
                 loaded = hook.loaded()
                 if loaded is not None and priority is not _UNSAID and not (name or "").startswith(_OURS):
                     loaded.give_size(f"byteps.{name or 'noname.0'}", self.size)
-            return push(tensor, output, average, name, version, int(priority))
+            return push(tensor, output, average, name, version, 0 if priority is _UNSAID else priority)
 
         return watched
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from prophet_byteps.torch.keyed_rounds import SIGHT, KeyedRounds, KeyedWire, described
+from prophet_byteps.torch.keyed_rounds import SIGHT, KeyedRounds, KeyedWire
 from prophet_byteps.torch.keys import Engine
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import guards as torch_guards
@@ -50,8 +50,8 @@ class OptimizerRounds(Updates, KeyedWire):
         self._order = list(self._slots.values())
         for slot in self._order:
             slot.owner = self
-        self.number = engine.announce(described("without a barrier", (slot.name for slot in self._order), half))
-        self._keyed = KeyedRounds(self._order, fusion, engine, self.number, half, self.flush)
+        self.number = engine.take_number()
+        self._keyed = KeyedRounds(self._order, fusion, engine, self.number, "without a barrier", half, self.flush)
         self._came: dict[Slot, int] = {}
         """Number of backward passes that each gradient has had in this round."""
         self._synchronized = False
@@ -130,6 +130,10 @@ class OptimizerRounds(Updates, KeyedWire):
         for hook in self._ready_hooks:
             hook.remove()
         torch_guards.may_go(self._order)
+
+    def expect_nothing(self) -> None:
+        """Make no pending update: its averages never come."""
+        self.forget(self._order)
 
     def set_passes(self, passes: int) -> None:
         self.passes = passes

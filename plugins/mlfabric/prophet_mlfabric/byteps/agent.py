@@ -79,7 +79,7 @@ class AsynchronousAgent:
                 self._hook.set_identity("priority")
                 # In order of arrival: all of an update is needed at once.
                 self._hook.set_plan(Plan(policy=names.MLFABRIC))
-                if not self._hook.goes_one_way:
+                if not self._hook.go_one_way():
                     self._aside = "this BytePS lacks the exports that let a task go one way only"
             except Exception as error:
                 self._aside, self._hook = str(error), None

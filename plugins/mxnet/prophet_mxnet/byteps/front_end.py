@@ -233,7 +233,8 @@ class _Rounds:
         self._half = half
         if self._control is not None:
             self._sizes = [_travelling_bytes(each, half) for each in parameters if each.grad_req != "null"]
-            self._cut(self._control.first(self._sizes))
+            self._control.ask(self._sizes)
+            self._cut(self._control.first())
 
     def begin(self, life: int) -> None:
         """Begin a step, before its first gradient. `life`: number of times BytePS was resumed."""
@@ -245,7 +246,8 @@ class _Rounds:
             group = agreement.active()
             if group is not None:
                 control.restart(group.rank, group.workers)
-            self._cut(control.first(self._sizes))
+            control.ask(self._sizes)
+            self._cut(control.first())
         else:
             self._cut(control.round_begins())
 

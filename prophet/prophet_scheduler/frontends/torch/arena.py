@@ -330,6 +330,11 @@ def travelling_bytes(slots: Sequence[Slot], half: torch.dtype | None = None) -> 
     return [slot.param.numel() * _travels_in(slot.param, half).itemsize for slot in slots]
 
 
+def kinds_of(slots: Sequence[Slot], fusion: bool, half: torch.dtype | None = None) -> list[Hashable | None]:
+    """Return the kind of each gradient, see `fusible_kind`. Without `fusion`, none may travel together."""
+    return [fusible_kind(slot.param, _travels_in(slot.param, half)) if fusion else None for slot in slots]
+
+
 def _travels_in(param: torch.Tensor, half: torch.dtype | None) -> torch.dtype:
     return half if half is not None and param.is_floating_point() else param.dtype
 
@@ -387,9 +392,7 @@ class Arena:
         self.slots = slots
         self.sizes = travelling_bytes(slots, half)
         dtypes = [_travels_in(slot.param, half) for slot in slots]
-        self.kinds = [
-            fusible_kind(slot.param, dtype) if fusion else None for slot, dtype in zip(slots, dtypes, strict=True)
-        ]
+        self.kinds = kinds_of(slots, fusion, half)
         self.first_id = first_id
         self.cut: Cut | None = None
         self.blocks: list[ArenaBlock] = []

@@ -77,7 +77,10 @@ class Cuts:
     def declare(self) -> None:
         self.asked.append("declare")
 
-    def first(self, sizes: list[int], base: int = 0) -> Cut:
+    def ask(self, sizes: list[int], base: int = 0) -> None:
+        self.asked.append("ask")
+
+    def first(self) -> Cut:
         self.asked.append("first")
         return self.cuts[0]
 
@@ -165,7 +168,9 @@ def test_another_cut_in_every_round_to_the_last_bit(
     network, control = cutting(monkeypatch, [chance.choice(pool) for _ in range(ROUNDS)], newest_first)
     play_alike(network, seed, 1 + seed % 2)
     assert not caplog.records
-    assert control.asked == ["declare", "first"] + ["begins", "ends"] * ROUNDS, "every round once, whatever it had"
+    assert control.asked == ["declare", "ask", "first"] + ["begins", "ends"] * ROUNDS, (
+        "every round once, whatever it had"
+    )
     sent = Counter(name for name, _ in network.pushed)
     assert len(sent) > 60, "many blocks"
     assert max(sent.values()) > 1, "keys of former cuts are used again"
@@ -331,10 +336,10 @@ def test_workers_whose_gradients_are_of_other_kinds_differ(monkeypatch: pytest.M
     for split in (False, True):
         with monkeypatch.context() as patches:
             network, _ = cutting(patches, [Cut.uniform(UNIT_BYTES)])
-            patches.setattr(torch_engine.Engine, "agree", lambda self, topic, text: texts.append(text))
+            patches.setattr(torch_engine.Engine, "announce", lambda self, number, text: texts.append(text))
             if split:
                 patches.setattr(arena, "fusible_kind", lambda param, dtype: (dtype, param.numel() < 1000))
             model = Mixed()
             train(model, wrap(network, model, make(model.parameters())), steps=1)
     assert texts[0] != texts[1]
-    assert texts[0].partition(",")[0] == texts[1].partition(",")[0]
+    assert texts[0].rpartition(",")[0] == texts[1].rpartition(",")[0]

@@ -404,6 +404,7 @@ def test_the_end_waits_for_what_others_need_and_not_for_what_they_owe(
     network.shutdown()
     assert network.shut_down
     assert bool(network.flying) != waits
+    assert not any(slot.life.pending for slot in optimizer._prophet._order), "a later use waits for nothing"
     said = ["Prophet: updates were still outstanding when the job ended, and nothing moved any more"]
     assert caplog.messages == said * (not waits)
     network.shut_down = network.acknowledged = False  # for the fixture's own end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import optimizer as late_optimizer
 from prophet_scheduler.frontends.torch import steps
+from prophet_scheduler.frontends.torch import updates as torch_updates
 from prophet_scheduler.frontends.torch.awaited import AwaitedRounds
 from prophet_scheduler.frontends.torch.probation import IN_VAIN, STEPS
 from prophet_scheduler.frontends.torch.trace import PASSED_OVER, TRACED
@@ -297,6 +299,28 @@ def test_after_a_suspend_rounds_begin_anew(network: Any) -> None:
     network.resume()
     twins.train(first=3, steps=3)
     assert twins.alike()
+
+
+@pytest.mark.parametrize("stepped", [True, False], ids=["updates", "gradients"])
+def test_the_end_gives_up_averages_that_never_come(
+    network: Any, stepped: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    twins = pair(network)
+    twins.train(first=0, steps=STEPS + 1)
+    loss_of(twins.model, STEPS + 1).backward()
+    if stepped:
+        twins.optimizer.step()
+    network.acknowledged = True
+    clock = itertools.count()
+    passes = types.SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr(modules, "time", passes)
+    monkeypatch.setattr(torch_updates, "time", passes)
+    monkeypatch.setattr(network, "wait_activity", lambda limit_s: None)
+    network.shutdown()
+    assert caplog.messages == ["Prophet: updates were still outstanding when the job ended, and nothing moved any more"]
+    rounds: Any = modules.rounds_of(twins.model)
+    assert not any(slot.life.to_come for slot in rounds.slots), "a later use waits for nothing"
+    network.shut_down = False  # for the fixture's own end
 
 
 def test_a_module_that_is_gone_with_averages_to_come_leaves_nothing_once_they_are_back(network: Any) -> None:

@@ -151,7 +151,6 @@ def test_rounds_begin_anew_after_a_suspend(network: Network) -> None:
     assert not network.flying
     assert network.resets == 1
     network.resume(2, 1, 0)
-    network.declared.clear()
     before = len(network.pushed)
     twins.train(4, 2)
     names = [name for name, _ in network.pushed[before:]]
@@ -174,9 +173,39 @@ def test_workers_are_told_what_will_be_sent_before_it_is(monkeypatch: pytest.Mon
     optimizer = wrap(network, model, SGD(model.parameters(), 0.1))
     wrap(network, other, torch.optim.LBFGS(other.parameters()))
     assert [topic for topic, _ in said] == ["optimizer 0", "optimizer 1"]
-    assert "8 parameters" in said[0][1]
+    assert "8 gradients of 4316 bytes" in said[0][1]
     assert "LBFGS" in said[1][1]
     assert not network.pushed
     train(model, optimizer, steps=2)
-    assert [said[0] for said in said[2:]] == ["layout of optimizer 0"] * 2
-    assert "8 gradients of 4316 bytes" in said[2][1]
+    assert said[2:] == [("optimizer 0",)]
+
+
+def test_a_model_that_is_cast_after_it_was_wrapped_is_announced_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network()
+    said: list[tuple[str, ...]] = []
+    agreement = types.SimpleNamespace(
+        propose=lambda topic, text: said.append((topic, text)), settle=lambda topic: None, active=lambda: None
+    )
+    install(monkeypatch, network, agreement=agreement)
+    model = make_model()
+    optimizer = wrap(network, model, SGD(model.parameters(), 0.1))
+    model.double()
+    optimizer.zero_grad()
+    model(batch(0)[0].double()).sum().backward()
+    optimizer.step()
+    optimizer.state_dict()
+    assert ["of 4316 bytes" in said[0][1], "of 8632 bytes" in said[1][1]] == [True, True]
+    assert {tensor.dtype for _, tensor in ((name, param) for name, param in model.named_parameters())} == {
+        torch.float64
+    }
+
+
+def test_names_are_declared_when_a_model_is_wrapped_whichever_trains_first(network: Network) -> None:
+    """Workers may train their models in different orders, or in threads, and number their tensors alike."""
+    models = [make_model(), make_model()]
+    optimizers = [wrap(network, model, SGD(model.parameters(), 0.1)) for model in models]
+    declared = list(network.declared)
+    for model, optimizer in reversed(list(zip(models, optimizers, strict=True))):
+        train(model, optimizer, steps=1)
+    assert network.declared == declared
+    assert {name for name, _ in network.pushed} <= set(declared)
