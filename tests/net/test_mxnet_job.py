@@ -61,7 +61,7 @@ COMMAND = (str(JOB), "--out", "result.json", "--iterations", str(ITERATIONS))
 
 def train(testbed: Testbed, folder: Path, port: int, settings: dict[str, str]) -> Results:
     """Runs the job to its end and returns what its workers wrote; fails with their last words."""
-    for end in run_job(testbed, folder, port, COMMAND, dict.fromkeys(WORKERS, settings), late=not settings):
+    for end in run_job(testbed, folder, port, COMMAND, dict.fromkeys(WORKERS, settings)):
         assert end.status == 0, end.log[-2000:]
     return [json.loads((folder / worker / "result.json").read_text()) for worker in WORKERS]
 

@@ -24,7 +24,7 @@ from prophet_scheduler.core.settings import SCHEDULER
 from prophet_scheduler.lab.testbed import NodeSpec, Testbed
 from support.forks import Forked, ForkServer, torch_server
 from support.privileges import skip_without_namespaces
-from support.programs import LATE_NS, clean_environ
+from support.programs import LATE, LATE_NS, clean_environ
 
 T = TypeVar("T")
 
@@ -162,7 +162,6 @@ def run_job(
     lives: int = 1,
     awaited: Sequence[str] = WORKERS,
     forked: bool = False,
-    late: bool = False,
 ) -> list[Ended]:
     """Run `command` with this Python on both workers until the `awaited` have ended, or for `limit_s` seconds.
 
@@ -170,7 +169,7 @@ def run_job(
     ends of all logs are printed for pytest to show. `settings`: more environment, by worker. `lives`: number of times
     that scheduler and server run, one after another, since they end when all workers have suspended; workers have
     SCHEDULERS_BEGUN, a file with the number begun. `forked`: the workers begin with torch imported already, which takes
-    longer than most jobs. Return the ends of the workers, in their order.
+    longer than most jobs. Sleeps of stock BytePS may end late. Return the ends of the workers, in their order.
     """
     settings = settings or {}
     with Job(testbed, folder, port) as job:
@@ -180,9 +179,11 @@ def run_job(
         processes: dict[str, Process] = {}
         for worker in WORKERS:
             own = {**ONE_DEVICE, **PATIENT, "SCHEDULERS_BEGUN": begun, **settings.get(worker, {})}
-            processes[worker] = (
-                job.fork(worker, command, own) if forked else job.start(worker, [sys.executable, "-P", *command], own)
-            )
+            if forked:
+                processes[worker] = job.fork(worker, command, own)
+            else:
+                late = () if SCHEDULER in own else LATE
+                processes[worker] = job.start(worker, [*late, sys.executable, "-P", *command], own)
         began = time.monotonic()
         ends: dict[str, tuple[int | None, float]] = {}
         try:

@@ -133,7 +133,9 @@ def simulate(
 
 @app.command()
 def profile(
-    file: Annotated[Path, typer.Argument(help="A profile written by PROPHET_PROFILE_OUT, or a trace of torch.profiler.")],
+    file: Annotated[
+        Path, typer.Argument(help="A profile written by PROPHET_PROFILE_OUT, or a trace of torch.profiler.")
+    ],
     plot: Annotated[Path | None, typer.Option(help="Also plot generation time by gradient into this PNG.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
