@@ -34,6 +34,7 @@ from prophet_scheduler.core.cut import Block, Cut, blocks_of
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
+from prophet_scheduler.frontends.torch.aliases import is_held
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
 from prophet_scheduler.frontends.torch.life import PROMISE, STAGE, Sight
@@ -154,6 +155,14 @@ class ModuleRounds(AwaitedRounds):
         """
         decision = self.in_force
         return decision.cut if decision is not None else None
+
+    @property
+    def gradients_lent(self) -> bool:
+        """True if the program has parts of gradients whose memory must stay, so that the module cannot be given back: a
+        turn of torch's reducer without an end averages the same. It need not be alike on all ranks.
+        """
+        last = [slot.seen_last() for slot in self._slots] if self.terms.in_place else ()
+        return any(is_held(grad) for grad in last if grad is not None)
 
     @property
     def in_force(self) -> Decision | None:

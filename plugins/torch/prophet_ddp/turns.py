@@ -83,7 +83,7 @@ class Turns:
         iterations, control.turn = control.turn, 0
         if not iterations or ddp is None or not self._rounds.plain or self._rounds.cut_off:
             return False
-        if iterations == FOR_GOOD:
+        if iterations == FOR_GOOD and not self._rounds.gradients_lent:
             self._give_back(ddp, self._why(control.bucket_bytes), control.bucket_bytes)
         else:
             self._begin(ddp, iterations, control.bucket_bytes)
@@ -206,6 +206,10 @@ def make_torch_reducer(
     """
     names = {place: slot.name for place, slot in enumerate(slots)}
     params = [*(slot.param for slot in slots), *sparse]
+    former = [(slot.param, slot.param.grad, slot.seen_last()) for slot in slots] if ddp.gradient_as_bucket_view else []
+    kept = [(param, grad, last) for param, grad, last in former if last is not None and last.dtype == param.dtype]
+    for param, _, last in kept:
+        param.grad = last
     # torch's reducer needs each parameter's accumulation node, which one that was frozen since does not have.
     frozen = [param for param in params if not param.requires_grad]
     for param in frozen:
@@ -223,6 +227,9 @@ def make_torch_reducer(
     if rebuilt:
         ddp.reducer._push_all_rebuilt_params()
         ddp.reducer._rebuild_buckets()
+    for param, grad, last in kept:
+        # torch has put it into its bucket. What the program kept of earlier gradients follows, as with one reducer.
+        last.data, param.grad = param.grad, grad
     for hook, state in ddp._comm_hooks:
         register: Any = dist._register_comm_hook  # type: ignore[attr-defined]
         register(ddp.reducer, state, hook)
