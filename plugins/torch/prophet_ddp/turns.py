@@ -170,10 +170,6 @@ class TurnReducer:
         self._turns.torch_forward_ends()
         self.torch_reducer.prepare_for_backward(outputs)
 
-    def _remove_autograd_hooks(self) -> None:
-        self.torch_reducer._remove_autograd_hooks()
-        self.rounds.remove()
-
     def __getattr__(self, name: str) -> Any:
         # Prophet's reducer hands the module back for good, beyond the turn.
         return getattr(self._turns.late_reducer if name in HANDED_BACK else self.torch_reducer, name)
