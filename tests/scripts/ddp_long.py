@@ -1,6 +1,6 @@
 """Enough iterations for a comparison, with all that a step may leave behind: momentum, accumulation, a schedule.
 
-Gradients are kept, which are views of torch's buckets; with LENDS other views of these.
+Gradients are kept, which are views of torch's buckets; with LENDS one rank keeps other views of these.
 """
 
 import os
@@ -31,7 +31,8 @@ for iteration in range(300):
     schedule.step()
     losses.append(loss.item())
     if iteration == 5:
-        kept = [param.grad.view(-1) if "LENDS" in os.environ else param.grad for param in ddp.parameters()]
+        lends = "LENDS" in os.environ and dist.get_rank() == 0
+        kept = [param.grad.view(-1) if lends else param.grad for param in ddp.parameters()]
     seen.append([grad.view(-1).sum().item() for grad in kept])
 grads = [param.grad for param in ddp.parameters()]
 report(ddp, state=optimizer.state_dict(), losses=losses, grads=grads, seen=seen)

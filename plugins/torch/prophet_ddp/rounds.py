@@ -157,14 +157,6 @@ class ModuleRounds(AwaitedRounds):
         return decision.cut if decision is not None else None
 
     @property
-    def gradients_lent(self) -> bool:
-        """True if the program has parts of gradients whose memory must stay, so that the module cannot be given back: a
-        turn of torch's reducer without an end averages the same. It need not be alike on all ranks.
-        """
-        last = [slot.seen_last() for slot in self._slots] if self.terms.in_place else ()
-        return any(is_held(grad) for grad in last if grad is not None)
-
-    @property
     def in_force(self) -> Decision | None:
         """The decision behind `cut`, for other threads to read in one step; None where `cut` is None."""
         return self.decision if self._first_came is None else None
@@ -220,6 +212,18 @@ class ModuleRounds(AwaitedRounds):
             self.buckets, self.turns, self.dividing.possible = buckets, None, False
         self.comm_hook = hook
         return ""
+
+    def lends_gradients(self) -> bool:
+        """Return True if the program of any rank has parts of gradients, whose memory must stay: then torch's reducer gets
+        a turn without an end instead of the module. All ranks call this between two rounds.
+        """
+        if not self.terms.in_place:
+            return False
+        last = [slot.seen_last() for slot in self._slots]
+        lent = torch.tensor([any(is_held(each) for each in last if each is not None)], dtype=torch.int32, device="cpu")
+        issuer = self.channel.issuer
+        self._wait(issuer.put(lambda: issuer.groups.all_reduce(lent)))
+        return bool(lent.item())
 
     def resume(self) -> None:
         """Continue after a turn of torch's reducer, between two rounds. Uses of slots in the meantime do not count."""

@@ -83,7 +83,7 @@ class Turns:
         iterations, control.turn = control.turn, 0
         if not iterations or ddp is None or not self._rounds.plain or self._rounds.cut_off:
             return False
-        if iterations == FOR_GOOD and not self._rounds.gradients_lent:
+        if iterations == FOR_GOOD and not self._rounds.lends_gradients():
             self._give_back(ddp, self._why(control.bucket_bytes), control.bucket_bytes)
         else:
             self._begin(ddp, iterations, control.bucket_bytes)
