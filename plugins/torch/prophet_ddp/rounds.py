@@ -214,8 +214,8 @@ class ModuleRounds(AwaitedRounds):
         return ""
 
     def lends_gradients(self) -> bool:
-        """Return True if the program of any rank has parts of gradients, whose memory must stay: then torch's reducer gets
-        a turn without an end instead of the module. All ranks call this between two rounds.
+        """Return True if any rank's program has parts of gradients, whose memory must stay: then torch's reducer gets a
+        turn without an end instead of the module. All ranks call this between two rounds.
         """
         if not self.terms.in_place:
             return False
