@@ -225,7 +225,9 @@ def make_torch_reducer(
         ddp.reducer._rebuild_buckets()
     for param, grad, last in kept:
         # torch has put it into its bucket. What the program kept of earlier gradients follows, as with one reducer.
-        last.data, param.grad = param.grad, grad
+        placed = param.grad
+        assert placed is not None
+        last.data, param.grad = placed, grad
     for hook, state in ddp._comm_hooks:
         register: Any = dist._register_comm_hook  # type: ignore[attr-defined]
         register(ddp.reducer, state, hook)
