@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from prophet_scheduler.frontends.torch import references, steps
+from prophet_scheduler.frontends.torch import guards, references, steps
 from prophet_scheduler.frontends.torch.optimizer import updates_of
 from support.front_end import LateRounds, forget
 
@@ -114,3 +114,45 @@ def test_a_gradient_that_is_put_there_meanwhile_stays(job: Job) -> None:
 
     assert job.update(put) == "waits"
     assert job.param.grad is not None and job.param.grad.tolist() == [[7.0, 7.0]]
+
+
+@pytest.mark.parametrize("moment", ["keep", "release"])
+def test_who_uses_a_parameter_while_a_step_begins_or_its_last_update_ends_waits(
+    monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    steps.install()
+    model = nn.Linear(2, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    rounds = LateRounds(model, AVERAGE / GRADIENT)
+    before = model.weight.detach().clone()
+    said: SimpleQueue[str] = SimpleQueue()
+    first: list[str] = []
+
+    def beside() -> None:
+        updates.finish(rounds.slots)
+        said.put("is done")
+
+    def train() -> None:
+        optimizer.zero_grad()
+        model(torch.full((1, 2), GRADIENT)).sum().backward()
+        optimizer.step()
+
+    def in_between(*args: Any) -> Any:
+        if not first:
+            thread.start()
+            first.append(said.get(timeout=LIMIT_S))
+        return original(*args)
+
+    train()
+    updates: Any = updates_of(optimizer)
+    updates.flush()
+    updates._lock = SpeakingLock(said)
+    thread, original = threading.Thread(target=beside), getattr(guards, moment)
+    monkeypatch.setattr(guards, moment, in_between)
+    train()
+    updates.flush()
+    thread.join(LIMIT_S)
+    monkeypatch.undo()
+    forget()
+    assert first == ["waits"]
+    torch.testing.assert_close(model.weight, before - 2 * 0.1 * AVERAGE)

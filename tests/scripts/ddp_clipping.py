@@ -32,7 +32,7 @@ def by_norms_of_several_orders(ddp, optimizers):
     """Each for some iterations, with two optimizers for one model."""
     seen = []
     for iteration in range(50):
-        order = (float("inf"), 1.0, 2.0, 3.0, 2)[iteration // 5 % 5]
+        order = ("inf", 1.0, 2.0, 3.0, 2)[iteration // 5 % 5]
         for optimizer in optimizers:
             optimizer.zero_grad()
         loss_of(ddp, *batch()).backward()

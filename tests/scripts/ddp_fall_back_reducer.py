@@ -1,10 +1,10 @@
-"""Programs that reach for torch's reducer: its buckets, which it goes on with, and another process group."""
+"""Programs that reach for torch's reducer: its buckets, which it goes on with, its hooks, and another process group."""
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
-from ways import adam, run_ddp, train, way
+from ways import adam, backward, run_ddp, train, way
 
 
 @way()
@@ -52,6 +52,20 @@ def process_group(ddp, optimizer):
     losses = [train(ddp, optimizer) for _ in range(3)]
     ddp._update_process_group(other)
     return losses, [train(ddp, optimizer) for _ in range(4)]
+
+
+@way()
+def hooks_removed(ddp, optimizer):
+    """The program sums by itself from then on."""
+    losses = [train(ddp, optimizer) for _ in range(3)]
+    ddp._remove_autograd_hooks()
+    for _ in range(3):
+        optimizer.zero_grad()
+        losses.append(backward(ddp))
+        for p in ddp.parameters():
+            dist.all_reduce(p.grad)
+        optimizer.step()
+    return losses
 
 
 run_ddp()

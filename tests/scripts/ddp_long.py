@@ -1,4 +1,9 @@
-"""Enough iterations for a comparison, with all that a step may leave behind: momentum, accumulation, a schedule."""
+"""Enough iterations for a comparison, with all that a step may leave behind: momentum, accumulation, a schedule.
+
+Gradients are kept, which are views of torch's buckets; with LENDS one rank keeps other views of these.
+"""
+
+import os
 
 import torch
 import torch.distributed as dist
@@ -14,7 +19,7 @@ optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9, weight_deca
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 20, 0.9)
 
 torch.manual_seed(100 + dist.get_rank())
-losses = []
+losses, kept, seen = [], [], []
 for iteration in range(300):
     optimizer.zero_grad(set_to_none=iteration % 2 == 0)
     if iteration % 3 == 0:
@@ -25,5 +30,9 @@ for iteration in range(300):
     optimizer.step()
     schedule.step()
     losses.append(loss.item())
+    if iteration == 5:
+        lends = "LENDS" in os.environ and dist.get_rank() == 0
+        kept = [param.grad.view(-1) if lends else param.grad for param in ddp.parameters()]
+    seen.append([grad.view(-1).sum().item() for grad in kept])
 grads = [param.grad for param in ddp.parameters()]
-report(ddp, state=optimizer.state_dict(), losses=losses, grads=grads)
+report(ddp, state=optimizer.state_dict(), losses=losses, grads=grads, seen=seen)

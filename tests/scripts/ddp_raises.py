@@ -108,6 +108,27 @@ def cleared():
         return str(error)
 
 
+class Returning(nn.Module):
+    """An output is a parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.own = nn.Linear(8, 4), nn.Parameter(torch.randn(4))
+
+    def forward(self, inputs):
+        return self.first(inputs), self.own
+
+
+def returned():
+    """torch counts a parameter that is an output as unused."""
+    torch.manual_seed(1)
+    ddp = DistributedDataParallel(Returning(), find_unused_parameters=True)
+    try:
+        ddp(torch.randn(4, 8))[0].square().mean().backward()
+    except RuntimeError as error:
+        return str(error)
+
+
 def first_unsynced():
     """The first backward pass of a static graph is within no_sync()."""
     torch.manual_seed(1)
@@ -194,6 +215,6 @@ for way in (load, nn.Module.double, swap, swap_in_accumulation):
     train(ddp, optimizer)
     models.append(ddp)
 said += [until_refused(0, 1), until_refused(1, 0), until_refused(1, 1), until_refused(2, 2), second_gradient()]
-said += [cleared(), first_unsynced()]
+said += [cleared(), returned(), first_unsynced()]
 report(models, said=said)
 dist.destroy_process_group()

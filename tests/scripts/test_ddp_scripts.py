@@ -50,7 +50,7 @@ NOT_OVER_DDP = {
 UNUSED = ("torch_unused",)
 """Scripts whose parameters have no gradient at times, which DistributedDataParallel must be told."""
 FALLS_BACK = {
-    **{"ddp_fall_back_join": 3, "ddp_fall_back_own_hook": 3, "ddp_fall_back_reducer": 3},
+    **{"ddp_fall_back_join": 3, "ddp_fall_back_own_hook": 3, "ddp_fall_back_reducer": 4},
     "ddp_fall_back_rpc": 1,
 }
 """Number of modules of a script that go on with DistributedDataParallel as it is."""

@@ -33,9 +33,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 class Job:
-    """The script under Prophet, with `slow` ("PROPHET" or "TORCH") as the slower one."""
+    """The script under Prophet, with `slow` ("PROPHET" or "TORCH") as the slower one, and `more` in its environment."""
 
-    def __init__(self, folder: Path, slow: str) -> None:
+    def __init__(self, folder: Path, slow: str, **more: str) -> None:
         told = {
             "PROPHET_SCHEDULER": "prophet",
             "PROPHET_STATUS_OUT": "status.json",
@@ -43,7 +43,7 @@ class Job:
             f"SLOW_{slow}_S": str(SLOWER_S),
         }
         with Ranks(told, (*COMMON, "prophet_ddp.takeover", "turned")) as ranks:
-            self.reports = ranks.run(SCRIPT, folder / "job", LIMIT_S)
+            self.reports = ranks.run(SCRIPT, folder / "job", LIMIT_S, settings=more)
         places = [folder / "job" / f"rank{rank}" for rank in range(2)]
         self.counts = [json.loads((place / "turned.json").read_text()) for place in places]
         self.logs = [(place / "log").read_text() for place in places]
@@ -62,6 +62,15 @@ def test_where_torchs_reducer_is_faster_it_has_the_rest_of_the_job(plain: list[d
         assert status["given_back"] and not status["stepped_aside"]
     assert re.search(r"ms with torch's reducer( in buckets of \S+)? and", job.statuses[0]["given_back"])
     assert [log.count("has torch's reducer from now on") for log in job.logs] == [1, 0]
+
+
+def test_where_the_program_has_parts_of_gradients_it_keeps_its_turn(
+    plain: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    job = Job(tmp_path, "PROPHET", LENDS="1")
+    assert job.reports == plain
+    for count in job.counts:
+        assert count["torch"] > LOOKS and count["given back"] == 0
 
 
 def test_where_it_is_slower_prophet_is_kept_after_a_look(plain: list[dict[str, Any]], tmp_path: Path) -> None:

@@ -162,8 +162,8 @@ class Uses:
             return (), True
         unused, self._unused = self._unused, []
         if self._counts is None and unused:
-            self._came.update(unused)  # A gradient for one of these would be one too many.
-        return (slot, *unused) if last else unused, over
+            self._came.update(unused)  # A gradient for one of these is one too many.
+        return (slot, *unused) if last else unused, over or slot in unused
 
     def know_counts(self) -> None:
         """Expect the same counts in every later backward pass as in this one."""
@@ -210,8 +210,6 @@ def not_reached(outputs: Sequence[torch.Tensor], slots: Iterable[Slot]) -> list[
         if variable is not None:
             reached.add(id(variable))
         nodes += [after for after, _ in node.next_functions if after is not None]
-    # An output may be a parameter itself.
-    reached |= {id(output) for output in outputs}
     return [slot for slot in slots if id(slot.param) not in reached]
 
 

@@ -34,6 +34,7 @@ HANDED_BACK: Mapping[str, str] = {
     "_set_mixed_precision_param_dtype": "its gradients travel in another type",
     "_set_sparse_metadata": "it has sparse gradients",
     "_reset_state": "its state is reset",
+    "_remove_autograd_hooks": "its gradients are no longer averaged",
     "_update_process_group": "it gets another process group",
 }
 """Methods that only torch's reducer has, each with the reason why a call gives the module back."""
@@ -89,9 +90,6 @@ class LateReducer:
             self._hand_back("its graph is static, and not all of its gradients travel in Prophet's blocks")
         else:
             self.rounds.keep_counts()
-
-    def _remove_autograd_hooks(self) -> None:
-        self.rounds.remove()
 
     def _check_reducer_finalized(self) -> None:
         self.rounds.check_finished()

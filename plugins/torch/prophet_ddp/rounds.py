@@ -34,6 +34,7 @@ from prophet_scheduler.core.cut import Block, Cut, blocks_of
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
+from prophet_scheduler.frontends.torch.aliases import is_held
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
 from prophet_scheduler.frontends.torch.life import PROMISE, STAGE, Sight
@@ -213,6 +214,18 @@ class ModuleRounds(AwaitedRounds):
             self.buckets, self.turns, self.dividing.possible = buckets, None, False
         self.comm_hook = hook
         return ""
+
+    def lends_gradients(self) -> bool:
+        """Return True if any rank's program has parts of gradients, whose memory must stay: then torch's reducer gets a
+        turn without an end instead of the module. All ranks call this between two rounds.
+        """
+        if not self.terms.in_place:
+            return False
+        last = [slot.seen_last() for slot in self._slots]
+        lent = torch.tensor([any(is_held(each) for each in last if each is not None)], dtype=torch.int32, device="cpu")
+        issuer = self.channel.issuer
+        self._wait(issuer.put(lambda: issuer.groups.all_reduce(lent)))
+        return bool(lent.item())
 
     def resume(self) -> None:
         """Continue after a turn of torch's reducer, between two rounds. Uses of slots in the meantime do not count."""

@@ -73,15 +73,20 @@ def unfinished(rank: int, missing: dict[int, str], static: bool, finds_unused: b
     indices = f"\nParameter indices which did not receive grad for rank {rank}: {' '.join(map(str, missing))}"
     if c10d.get_debug_level() == c10d.DebugLevel.OFF:
         return UNFINISHED + why + indices + NAMES
-    names = ", ".join(reversed(missing.values()))  # mostly the order of torch's map of names
+    names = ", ".join(map(_as_torch, reversed(missing.values())))  # mostly the order of torch's map of names
     return f"{UNFINISHED}{why}\nParameters which did not receive grad for rank {rank}: {names}{indices}"
+
+
+def _as_torch(name: str) -> str:
+    """Return a parameter's name as torch's reducer gives it: that of its module, a dot, and its own."""
+    return name if "." in name else f".{name}"
 
 
 def marked_twice(index: int, name: str) -> str:
     """Return the message for a parameter with a second gradient in one backward pass."""
     return (
-        f"{TWICE}Parameter at index {index} with name {name} has been marked as ready twice. This means that multiple "
-        "autograd engine  hooks have fired for this particular parameter during this iteration."
+        f"{TWICE}Parameter at index {index} with name {_as_torch(name)} has been marked as ready twice. This means "
+        "that multiple autograd engine  hooks have fired for this particular parameter during this iteration."
     )
 
 

@@ -83,7 +83,7 @@ class Turns:
         iterations, control.turn = control.turn, 0
         if not iterations or ddp is None or not self._rounds.plain or self._rounds.cut_off:
             return False
-        if iterations == FOR_GOOD:
+        if iterations == FOR_GOOD and not self._rounds.lends_gradients():
             self._give_back(ddp, self._why(control.bucket_bytes), control.bucket_bytes)
         else:
             self._begin(ddp, iterations, control.bucket_bytes)
@@ -170,10 +170,6 @@ class TurnReducer:
         self._turns.torch_forward_ends()
         self.torch_reducer.prepare_for_backward(outputs)
 
-    def _remove_autograd_hooks(self) -> None:
-        self.torch_reducer._remove_autograd_hooks()
-        self.rounds.remove()
-
     def __getattr__(self, name: str) -> Any:
         # Prophet's reducer hands the module back for good, beyond the turn.
         return getattr(self._turns.late_reducer if name in HANDED_BACK else self.torch_reducer, name)
@@ -206,6 +202,10 @@ def make_torch_reducer(
     """
     names = {place: slot.name for place, slot in enumerate(slots)}
     params = [*(slot.param for slot in slots), *sparse]
+    former = [(slot.param, slot.param.grad, slot.seen_last()) for slot in slots] if ddp.gradient_as_bucket_view else []
+    kept = [(param, grad, last) for param, grad, last in former if last is not None and last.dtype == param.dtype]
+    for param, _, last in kept:
+        param.grad = last
     # torch's reducer needs each parameter's accumulation node, which one that was frozen since does not have.
     frozen = [param for param in params if not param.requires_grad]
     for param in frozen:
@@ -223,6 +223,11 @@ def make_torch_reducer(
     if rebuilt:
         ddp.reducer._push_all_rebuilt_params()
         ddp.reducer._rebuild_buckets()
+    for param, grad, last in kept:
+        # torch has put it into its bucket. What the program kept of earlier gradients follows, as with one reducer.
+        placed = param.grad
+        assert placed is not None
+        last.data, param.grad = placed, grad
     for hook, state in ddp._comm_hooks:
         register: Any = dist._register_comm_hook  # type: ignore[attr-defined]
         register(ddp.reducer, state, hook)

@@ -27,7 +27,7 @@ NO_METHOD = {
 SERVED = {
     *("prepare_for_forward", "prepare_for_backward", "get_backward_stats", "set_logger", "_delay_all_reduce"),
     *("_rebuild_buckets", "_get_local_used_map", "_set_ddp_runtime_logging_sample_rate", "_set_static_graph"),
-    *("_remove_autograd_hooks", "_check_reducer_finalized", "_ddp_graph_static"),
+    *("_check_reducer_finalized", "_ddp_graph_static"),
 }
 """Methods of torch's Reducer that LateReducer has."""
 

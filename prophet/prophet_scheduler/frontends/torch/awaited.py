@@ -199,7 +199,7 @@ class AwaitedRounds(AverageSource):
 
     def validate(self) -> None:
         """Check, outside of a backward pass, that accesses to awaited averages will be detected."""
-        with references.at_work():
+        with self._lock, references.at_work():
             for slot in self._slots:
                 assert not slot.life.due or torch_guards.is_noticed(slot), (slot.name, slot.life)
 

@@ -54,7 +54,8 @@ def _before_total(original: Callable[..., torch.Tensor]) -> Callable[..., torch.
         foreach: bool | None = None,
     ) -> torch.Tensor:
         gradients = _listed(tensors)
-        total = _total_of(gradients, float(norm_type)) if norm_type > 0 else None
+        order = float(norm_type)  # It may be "inf", too.
+        total = _total_of(gradients, order) if order > 0 else None
         if total is None or (error_if_nonfinite and not bool(total.isfinite())):
             return original(gradients, norm_type, error_if_nonfinite, foreach)
         return total

@@ -76,31 +76,32 @@ class ModuleUpdates(Updates):
                 loss = closure()
         self.flush()
         self._settle_others()
-        late: list[Slot] = []
-        local: dict[int, list[torch.Tensor]] = {}
-        with references.at_work(), references.unhandled():
-            for number, position, param in self._freeze_groups():
-                slot = self._awaited(param)
-                if slot is not None and slot.life.due and slot.grad_unchanged():
-                    slot.group, slot.position, slot.owner = number, position, self
-                    late.append(slot)
-                    continue
-                if param.grad is not None:
-                    local.setdefault(number, []).append(param)
-                if slot is not None and slot.life.due and slot.sent() is None:
-                    # The gradient was cleared or written, and nothing holds it any more to read its average.
-                    move((slot,), FORGET)
-            self._order = sorted(late, key=lambda slot: (slot.rounds.number, slot.place))
-            for turn, slot in enumerate(self._order):
-                slot.turn = turn
-            rounds = dict.fromkeys(slot.rounds for slot in self._order)
-            if rounds:
-                self._wire = _Wire(list(rounds))
-        try:
-            self._defer(self._order, local, barrier=any(each.barrier for each in rounds))
-        finally:
-            for each in rounds:
-                each.let_go()
+        with self._lock:  # Other threads that use parameters may still be at the end of the last update.
+            late: list[Slot] = []
+            local: dict[int, list[torch.Tensor]] = {}
+            with references.at_work(), references.unhandled():
+                for number, position, param in self._freeze_groups():
+                    slot = self._awaited(param)
+                    if slot is not None and slot.life.due and slot.grad_unchanged():
+                        slot.group, slot.position, slot.owner = number, position, self
+                        late.append(slot)
+                        continue
+                    if param.grad is not None:
+                        local.setdefault(number, []).append(param)
+                    if slot is not None and slot.life.due and slot.sent() is None:
+                        # The gradient was cleared or written, and nothing holds it any more to read its average.
+                        move((slot,), FORGET)
+                self._order = sorted(late, key=lambda slot: (slot.rounds.number, slot.place))
+                for turn, slot in enumerate(self._order):
+                    slot.turn = turn
+                rounds = dict.fromkeys(slot.rounds for slot in self._order)
+                if rounds:
+                    self._wire = _Wire(list(rounds))
+            try:
+                self._defer(self._order, local, barrier=any(each.barrier for each in rounds))
+            finally:
+                for each in rounds:
+                    each.let_go()
         for each in rounds:
             each.stepped()
         return loss

@@ -140,7 +140,7 @@ class Updates:
         step: Any = user_class.step
         self._step_without_hooks = step.__wrapped__ if getattr(step, "hooked", False) else step
         self._lock = self.updating = free_in_forks(threading.RLock())
-        """Held while waiting for and making updates."""
+        """Held while a step leaves updates pending, and while waiting for and making updates."""
         self._order: list[Slot] = []
         self._last = _Step()
         self._state_by_slot: dict[Slot, dict[str, Any]] = {}
@@ -173,18 +173,19 @@ class Updates:
 
         Parameters that follow in forward order, up to one without its average, are updated in the same call.
         """
-        with self._lock, references.at_work(), contextlib.suppress(Abandoned):
-            # Each only once, in forward order: a module may list a parameter twice, or in another order.
-            due = sorted({slot for slot in slots if slot.life.pending}, key=lambda slot: slot.turn)
-            if due:
-                if not self._wait_for(due, patience_s):
-                    return False
-                self._update([slot for slot in due if slot.life.pending] + self._back_after(due[-1]))
-                if life.validating:
-                    self.validate()
-        if self._pending == 0:
-            torch_guards.release(self)
-            self._none_pending()
+        with self._lock:
+            with references.at_work(), contextlib.suppress(Abandoned):
+                # Each only once, in forward order: a module may list a parameter twice, or in another order.
+                due = sorted({slot for slot in slots if slot.life.pending}, key=lambda slot: slot.turn)
+                if due:
+                    if not self._wait_for(due, patience_s):
+                        return False
+                    self._update([slot for slot in due if slot.life.pending] + self._back_after(due[-1]))
+                    if life.validating:
+                        self.validate()
+            if self._pending == 0:
+                torch_guards.release(self)
+                self._none_pending()
         return True
 
     def validate(self) -> None:
@@ -241,7 +242,7 @@ class Updates:
 
         `local`: parameters by group, to be updated at once with their present `.grad`.
         """
-        with references.at_work():
+        with self._lock, references.at_work():
             # An optimizer that refuses sharded parameters must raise its error in its first step().
             first = not self._stepped_in and any(slot.partial for slot in slots)
             self._stepped_in = program_state.of_now()
@@ -385,10 +386,10 @@ class Updates:
             streams.follow(mark)
         for slot in slots:
             slot.updated = marks[slot.streams]
+        if self._pending == len(slots):  # Another thread may step once none is pending.
+            self._drop_empty_states()
         move(slots, UPDATE)
         self._pending -= len(slots)
-        if self._pending == 0:
-            self._drop_empty_states()
 
     def _drop_step(self, failed: Sequence[Slot]) -> None:
         """Make no more updates of a step of which these have failed. The program gets the error once, and finds all
