@@ -313,7 +313,9 @@ def testbed(
             "repeated.",
         ),
     ] = None,
-    pairs: Annotated[int, typer.Option(help="With --compare: number of runs of each, by turns.")] = 3,
+    pairs: Annotated[
+        int | None, typer.Option(help="With --compare: number of runs of each, by turns; default: 3.")
+    ] = None,
     seconds: Annotated[
         str | None,
         typer.Option(
@@ -329,7 +331,11 @@ def testbed(
     rate, delay_s = parsed("--bandwidth", bandwidth, parse_rate), parsed("--delay", delay, parse_time)
     links = Links(workers, rate, delay_s)
     if compare:
-        raise typer.Exit(compare_on_testbed(command, links, compare, pairs, seconds, typer.echo))
+        raise typer.Exit(
+            compare_on_testbed(command, links, compare, 3 if pairs is None else pairs, seconds, typer.echo)
+        )
+    if pairs is not None or seconds is not None:
+        raise UserError("--pairs and --seconds are for --compare; leave them out, or give it")
     raise typer.Exit(run_on_testbed(command, links, typer.echo))
 
 
