@@ -57,10 +57,10 @@ def host_and_port(text: str, where: str, least_port: int = 1) -> tuple[str, int]
     host, _, port = text.removeprefix("tcp://").rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     try:
-        named = bool(host.encode("idna"))
+        host.encode("idna")
     except UnicodeError:  # no name that can be looked up
-        named = False
-    if not named or not (port.isascii() and port.isdecimal()) or not least_port <= int(port) <= MOST_PORT:
+        host = ""
+    if not host or not (port.isascii() and port.isdecimal()) or not least_port <= int(port) <= MOST_PORT:
         raise UserError(f"{where} is {text!r}; it must be HOST:PORT, the port {least_port} to {MOST_PORT}")
     return host, int(port)
 

@@ -313,9 +313,7 @@ def testbed(
             "repeated.",
         ),
     ] = None,
-    pairs: Annotated[
-        int | None, typer.Option(help="With --compare: number of runs of each, by turns; default: 3.")
-    ] = None,
+    pairs: Annotated[int, typer.Option(help="With --compare: number of runs of each, by turns.")] = 3,
     seconds: Annotated[
         str | None,
         typer.Option(
