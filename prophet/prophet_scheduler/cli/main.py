@@ -329,11 +329,9 @@ def testbed(
     rate, delay_s = parsed("--bandwidth", bandwidth, parse_rate), parsed("--delay", delay, parse_time)
     links = Links(workers, rate, delay_s)
     if compare:
-        raise typer.Exit(
-            compare_on_testbed(command, links, compare, 3 if pairs is None else pairs, seconds, typer.echo)
-        )
-    if pairs is not None or seconds is not None:
-        raise UserError("--pairs and --seconds are for --compare; leave them out, or give it")
+        raise typer.Exit(compare_on_testbed(command, links, compare, pairs, seconds, typer.echo))
+    if seconds is not None:
+        raise UserError("--seconds is for --compare; leave it out, or give both")
     raise typer.Exit(run_on_testbed(command, links, typer.echo))
 
 
