@@ -274,3 +274,14 @@ def test_whatever_clients_do_everything_is_bounded(acts: list[tuple[str, int]]) 
         assert len(host.hub) == 0
     finally:
         host.close()
+
+
+def test_a_host_without_an_address_is_said_in_the_systems_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    def create_server(*_: object, **__: object) -> socket.socket:
+        # As Python's: it makes an OSError of every error, and adds words.
+        raise OSError(socket.EAI_NONAME, "Name or service not known (while attempting to bind on address ('x', 1))")
+
+    monkeypatch.setattr(socket, "create_server", create_server)
+    with pytest.raises(OSError) as caught:
+        listener_at("x", 1)
+    assert caught.value.strerror == "Name or service not known"

@@ -67,8 +67,8 @@ def errors_text() -> str:
             if each.job.way != "ddp":
                 policy = "-prophet" if change == "prophet" else ""
                 ratios.setdefault(f"{FSDP2}{policy}", []).append(round(predicted / measured, 4))
-    lines = [f"  {json.dumps(base)}: {json.dumps(ratios[base])}" for base in sorted(ratios)]
-    return '{\n "schema": 1,\n "ratios": {\n' + ",\n".join(lines) + "\n }\n}\n"
+    lines = [f" {json.dumps(base)}: {json.dumps(ratios[base])}" for base in sorted(ratios)]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def derived() -> dict[Path, str]:

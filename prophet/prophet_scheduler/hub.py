@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
-import os
 import selectors
 import socket
 import time
@@ -152,10 +151,8 @@ def listener_at(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=socket.SOMAXCONN)
-    except socket.gaierror:
-        raise
     except OSError as error:
-        raise OSError(error.errno, os.strerror(error.errno or 0)) from None
+        raise OSError(error.errno, (error.strerror or "").partition(" (while ")[0]) from None
 
 
 def lives_or_ends(own: socket.socket) -> None:

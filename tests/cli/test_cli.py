@@ -90,7 +90,8 @@ def test_an_experiment_with_a_failed_policy_is_status_1(
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        ("run none.yaml", "none.yaml: cannot be read (No such file or directory)"),
+        ("run none.yaml", "none.yaml: cannot be read (No such file or directory); give the path of a YAML config, or"),
+        ("run quickstat", "quickstat: cannot be read (No such file or directory); did you mean quickstart? give the"),
         ("profile none.json", "none.json: no such profile file"),
         ("replay none.npz", "none.npz does not exist"),
         ("advise . --bandwidth 1gbit", ". has neither a results.json, as `prophet run` leaves it"),
@@ -99,6 +100,10 @@ def test_an_experiment_with_a_failed_policy_is_status_1(
             "--cell is for a folder of `prophet run`, but resnet50 is a profile; leave it out",
         ),
         ("advise resnet50", "--bandwidth is missing"),
+        (
+            "advise resnet50 --bandwidth 1gbit --policy fsdp",
+            "--policy: unknown policy 'fsdp'; did you mean fsdp2? the known ones are fsdp2, fsdp2-prophet, stock,",
+        ),
         ("advise resnet50 --bandwidth fast", "--bandwidth: 'fast' is not a rate"),
         ("advise resnet50 --bandwidth 1gbit --delay x", "--delay: 'x' is not a time"),
         ("plan resnet5 --bandwidth 1gbit", "resnet5: no such profile file, and no built-in"),

@@ -150,6 +150,11 @@ def test_a_command_is_compared_with_itself_under_a_variable(prophet: Command) ->
     assert status == 1 and "ended with status 3" in out
 
 
+def test_seconds_are_for_a_comparison(prophet: Command) -> None:
+    line = prophet.refuses("testbed", "--bandwidth", "1gbit", "--seconds", "took (.*) s", "true")
+    assert line == "prophet: --seconds is for --compare; leave it out, or give both\n"
+
+
 def test_root_without_namespaces_is_told_what_the_doctor_says(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(*command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 1, "", "unshare failed: Operation not permitted")

@@ -55,9 +55,14 @@ class CoordinatorSettings:
 def host_and_port(text: str, where: str, least_port: int = 1) -> tuple[str, int]:
     """Return host and port of `HOST:PORT`, perhaps after tcp://. Raises UserError that names `where` it was given."""
     host, _, port = text.removeprefix("tcp://").rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    try:
+        host.encode("idna")
+    except UnicodeError:  # no name that can be looked up
+        host = ""
     if not host or not (port.isascii() and port.isdecimal()) or not least_port <= int(port) <= MOST_PORT:
         raise UserError(f"{where} is {text!r}; it must be HOST:PORT, the port {least_port} to {MOST_PORT}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    return host, int(port)
 
 
 def resumed_from(environ: Mapping[str, str]) -> tuple[str, int] | Path | None:

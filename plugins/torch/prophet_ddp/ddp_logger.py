@@ -76,6 +76,38 @@ class IterationTimes:
         }
 
 
+class Durations:
+    """Durations of the last timed iteration, and averages over all, as torch computes them."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._averages: dict[str, int] = {}
+        """Averages without those of `_last`."""
+        self._last: IterationTimes | None = None
+
+    def take_down(self, ended: IterationTimes | None) -> None:
+        """Record an iteration; None if it was not timed."""
+        if self._last is not None:
+            self._averages = self._averages_with(self._last)
+        self._last = ended
+        self._count += 1
+
+    def entries(self) -> dict[str, int]:
+        """Return durations, averages and moments by torch's names; nothing before the first iteration."""
+        if not self._count:
+            return {}
+        last = self._last or IterationTimes(0)
+        durations = dict.fromkeys(DURATIONS, 0) | last.durations()
+        averages = {f"avg_{name}": value for name, value in self._averages_with(last).items()}
+        return durations | averages | last.moments()
+
+    def _averages_with(self, times: IterationTimes) -> dict[str, int]:
+        """Return the averages with these times. An iteration without a duration leaves its average unchanged."""
+        before, now = dict.fromkeys(DURATIONS, 0) | self._averages, times.durations()
+        count = self._count
+        return {name: (now[name] + old * (count - 1)) // count if name in now else old for name, old in before.items()}
+
+
 class DdpLogger(c10d.Logger):
     """torch's Logger as DistributedDataParallel's own methods call it; names and signatures are torch's.
 
@@ -99,10 +131,7 @@ class DdpLogger(c10d.Logger):
         self.sample_rate = SAMPLE_RATE
         self.iteration = 0
         """Number of synchronised forward passes that have begun."""
-        self._recorded = 0
-        self._averages: dict[str, int] = {}
-        """Average durations, without those of `_shown`."""
-        self._shown: IterationTimes | None = None
+        self._durations = Durations()
         self.times: IterationTimes | None = None
         """Times of this iteration; None if it is not timed."""
         self._ended: IterationTimes | None = None
@@ -145,11 +174,10 @@ class DdpLogger(c10d.Logger):
 
     def _get_ddp_logging_data(self) -> Any:
         """Return what is known by now, without waiting for averages."""
-        times = self._times() if self._recorded else {}
         native = super()._get_ddp_logging_data()  # Errors in torch's functions are recorded there.
         error = {"error": native.strs_map["error"]} if "error" in native.strs_map else {}
         has_error = {"has_error": 1} if error else {}
-        return SimpleNamespace(strs_map=self._strs | error, ints_map=self._ints | times | has_error)
+        return SimpleNamespace(strs_map=self._strs | error, ints_map=self._ints | self._durations.entries() | has_error)
 
     # Events of the reducer.
 
@@ -183,10 +211,7 @@ class DdpLogger(c10d.Logger):
         return self.iteration > 0 and (early or self.iteration % self.sample_rate == 0)
 
     def _take_down(self, ended: IterationTimes | None) -> None:
-        if self._shown is not None:
-            self._averages = self._averages_with(self._shown)
-        self._shown = ended
-        self._recorded += 1
+        self._durations.take_down(ended)
         unused = self._rounds.uses.unused if self._unused is None else self._unused
         if not self._rounds.resting:
             whole = ended is not None and ended.backward_end and ended.ready
@@ -209,18 +234,6 @@ class DdpLogger(c10d.Logger):
             self._strs["prev_iteration_grad_ready_order_indices"] = _joined(came, ", ")
             for slot, at_ns in ended.ready:
                 self.backward_ns[self._places[slot]] = at_ns - ended.backward_start
-
-    def _times(self) -> dict[str, int]:
-        shown = self._shown or IterationTimes(0)
-        durations = dict.fromkeys(DURATIONS, 0) | shown.durations()
-        averages = {f"avg_{name}": value for name, value in self._averages_with(shown).items()}
-        return durations | averages | shown.moments()
-
-    def _averages_with(self, times: IterationTimes) -> dict[str, int]:
-        """Return the averages as torch computes them: an iteration without a duration leaves its average unchanged."""
-        before, now = dict.fromkeys(DURATIONS, 0) | self._averages, times.durations()
-        count = self._recorded
-        return {name: (now[name] + old * (count - 1)) // count if name in now else old for name, old in before.items()}
 
     def _reduced(self, unused: Sequence[Slot]) -> int:
         """Return the number of buckets that torch's reducer would have sent."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.rounds import ModuleRounds
@@ -22,6 +22,23 @@ STILL_LIMIT_S = 2.0
 
 issuers: list[Issuer] = []
 """Issuers of all modules, including modules that are gone while their last averages are in flight."""
+
+
+class Patience:
+    """Patience at the end with ranks that may want this one's data. If the program ends with an exception, they may be
+    unable to take the data, so all waits in which nothing moves are FAILED_PATIENCE_S together; else there is no limit.
+    """
+
+    def __init__(self) -> None:
+        self.failing = sys.exc_info()[1] is not None or has_failed()
+        self._left_s = FAILED_PATIENCE_S if self.failing else None
+
+    def waits(self, quiet: Callable[[float | None], bool]) -> bool:
+        """Return what `quiet` returns when it has waited; False if something may still be wanted."""
+        is_quiet = quiet(self._left_s)
+        if self.failing and not is_quiet:
+            self._left_s = 0.0
+        return is_quiet
 
 
 def close_gone() -> None:
@@ -41,14 +58,12 @@ def process_ends() -> None:
     An average that the program never waited for may fail here. torch would have raised the error in backward, so the
     exit status reports it.
     """
-    failing = is_failing()
-    patience_s = FAILED_PATIENCE_S if failing else None
+    patience = Patience()
     for issuer in issuers:
         try:
-            if not issuer.quiet(patience_s):
-                patience_s = 0.0
+            patience.waits(issuer.quiet)
         except Exception as error:
-            if not failing:
+            if not patience.failing:
                 say(f"the last averages of this rank never arrived: {error}")
                 fail_at_end(1)
         # Python takes its interpreter apart next, and no thread of torch's may call into it then.
@@ -56,27 +71,20 @@ def process_ends() -> None:
             issuer.close()
 
 
-def is_failing() -> bool:
-    """Return True if the program ends with an exception: others may be unable to take this rank's data."""
-    return sys.exc_info()[1] is not None or has_failed()
-
-
 def finish(modules: Iterable[ModuleRounds]) -> None:
     """Finish everything in flight before groups end: other ranks may wait for it, and so do updates of our `modules`.
 
     Raises what torch would have raised in backward, unless the program already ends with another exception.
     """
-    failing = is_failing()
-    patience_s = FAILED_PATIENCE_S if failing else None
+    patience = Patience()
     try:
         for issuer in issuers:
-            if not issuer.quiet(patience_s):
-                patience_s = 0.0
+            if not patience.waits(issuer.quiet):
                 issuer.fail(RuntimeError(f"the process group ended, and nothing arrived for {FAILED_PATIENCE_S:g} s"))
         for rounds in modules:
             rounds.flush()
     except Exception:
-        if not failing:
+        if not patience.failing:
             raise
 
 

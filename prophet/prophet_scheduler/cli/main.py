@@ -332,6 +332,8 @@ def testbed(
     links = Links(workers, rate, delay_s)
     if compare:
         raise typer.Exit(compare_on_testbed(command, links, compare, pairs, seconds, typer.echo))
+    if seconds is not None:
+        raise UserError("--seconds is for --compare; leave it out, or give both")
     raise typer.Exit(run_on_testbed(command, links, typer.echo))
 
 

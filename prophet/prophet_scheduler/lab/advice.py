@@ -300,7 +300,7 @@ def _engine_of(base: str) -> str:
 @cache
 def _ratios() -> Mapping[str, Sequence[float]]:
     """Return the ratios of real to simulated time, by policy or variant, one per cell."""
-    ratios: Mapping[str, Sequence[float]] = json.loads(ERRORS_FILE.read_text(encoding="utf-8"))["ratios"]
+    ratios: Mapping[str, Sequence[float]] = json.loads(ERRORS_FILE.read_text(encoding="utf-8"))
     return ratios
 
 

@@ -32,7 +32,7 @@ from prophet_scheduler.engines.spec import STOCK
 from prophet_scheduler.lab.advice import Situation, cell_of, contender_of
 from prophet_scheduler.lab.cluster_config import FSDP2, Bandwidth, ClusterConfig, Delay, SimulatorConfig
 from prophet_scheduler.lab.config import Cell, experiment_of
-from prophet_scheduler.lab.contenders import known_policies
+from prophet_scheduler.lab.contenders import known_policies, require_known
 from prophet_scheduler.lab.iterations import LEAST_AT_REST
 from prophet_scheduler.lab.records import RESULTS_FILE, CellResult, Results, read_results, read_status
 from prophet_scheduler.lab.report.from_record import begin_of, chapter_of, read_workers
@@ -97,7 +97,9 @@ def of_profile(
     else:
         # Only a job of BytePS has a hook in its status.
         engine = engines()["ddp"] if job is None or job.hook is None else scheduled_engine()
-        contender = contender_of(policy or engine.called_here(STOCK if job is None else PROPHET))
+        name = policy or engine.called_here(STOCK if job is None else PROPHET)
+        require_known(name, [*SHARDED, *known_policies()], "--policy")
+        contender = contender_of(name)
     rate = links.bandwidth
     if rate is None and job is None:
         raise UserError(

@@ -27,8 +27,10 @@ from prophet_scheduler.lab.contenders import Contender, ContenderEntry, choose_p
 from prophet_scheduler.lab.faults import JobFault
 from prophet_scheduler.lab.job_config import JOB_KINDS, JobConfig, ReplayJob
 from prophet_scheduler.lab.schema import Count, Seconds, Strict, key_of
+from prophet_scheduler.lab.shipped import shipped
 from prophet_scheduler.lab.workload import on_the_wire, replayed_profile
 from prophet_scheduler.plugins import absent
+from prophet_scheduler.policies import did_you_mean
 
 MOST_VALUES = 100_000
 """Maximum number of values in a config, counting repeats through YAML aliases."""
@@ -160,7 +162,9 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise UserError(f"{path}: cannot be read ({reason}); give the path of a YAML config") from None
+        meant = did_you_mean(str(path), dict(shipped())) if isinstance(error, FileNotFoundError) else ""
+        advice = f"{meant}give the path of a YAML config, or a name that `prophet run --list` shows"
+        raise UserError(f"{path}: cannot be read ({reason}); {advice}") from None
     try:
         raw = yaml.safe_load(text)
     except yaml.YAMLError as error:

@@ -106,6 +106,13 @@ def known_policies() -> list[str]:
     return [*own, *policy_names(), *peers()]
 
 
+def require_known(name: str, known: Sequence[str], at: str) -> None:
+    """Raise UserError unless `name` is one of the `known` policies."""
+    if name not in known:
+        others = f"{did_you_mean(name, known)}the known ones are {', '.join(dict.fromkeys(known))}"
+        raise UserError(f"{at}: {plugins.absent(name) or f'unknown policy {name!r}; {others}'}")
+
+
 def expand_policies(
     entries: Sequence[str | ContenderEntry], framework: Framework, at: str, engine: EngineSpec | None = None
 ) -> tuple[Contender, ...]:
@@ -141,20 +148,13 @@ def choose_policies(
         if name in by_name:
             chosen.append(by_name[name])
         else:
-            _require_known(name, [*by_name, *known_policies()], "--policy")
+            require_known(name, [*by_name, *known_policies()], "--policy")
             chosen += _expanded(_named(name), "--policy", framework, engine)
     return tuple(chosen)
 
 
 def _named(name: str) -> ContenderEntry:
     return ContenderEntry.model_construct(name=name)
-
-
-def _require_known(name: str, known: Sequence[str], at: str) -> None:
-    """Raise UserError unless `name` is one of the `known` policies."""
-    if name not in known:
-        others = f"{did_you_mean(name, known)}the known ones are {', '.join(dict.fromkeys(known))}"
-        raise UserError(f"{at}: {plugins.absent(name) or f'unknown policy {name!r}; {others}'}")
 
 
 def _expanded(entry: ContenderEntry, at: str, framework: Framework, for_engine: EngineSpec) -> list[Contender]:
@@ -272,7 +272,7 @@ def _base(entry: ContenderEntry, at: str, for_engine: EngineSpec) -> str:
             raise UserError(f"{at}.engine: {plugins.absent(entry.engine) or wrong}")
         for_engine = engines()[entry.engine]
     base = for_engine.called_here(entry.base or entry.name)
-    _require_known(base, known_policies(), at)
+    require_known(base, known_policies(), at)
     if not for_engine.scheduled and engine_of(base).scheduled:
         names = [variant.policy for variant in for_engine.variants if variant.policy is not None]
         there = f"Prophet's policies there are {', '.join(names)}" if names else "Prophet has no policies there"

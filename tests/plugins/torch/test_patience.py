@@ -49,5 +49,5 @@ def test_a_failing_process_is_patient_once(
     monkeypatch.setattr(module, name, [Stuck(asked) for _ in range(3)])
     monkeypatch.setattr(sys, "last_value", ValueError("made for a test"), raising=False)
     end()
-    assert asked[0] == module.FAILED_PATIENCE_S
+    assert asked[0] == ends.FAILED_PATIENCE_S
     assert set(asked[1:]) == {0.0}

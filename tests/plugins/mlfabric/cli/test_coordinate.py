@@ -57,6 +57,7 @@ def test_what_is_missing_is_one_line_before_anything_listens(tmp_path: Path, tok
         (tmp_path / "none", None, "127.0.0.1:0", "none: cannot be read"),
         (tokens, tokens / "status.json", "127.0.0.1:0", "--status: .*/tokens is not a folder"),
         (tokens, None, "nowhere", "--listen "),
+        (tokens, None, "no..name:1", "--listen is 'no..name:1'; it must be HOST:PORT"),
         (tokens, None, "127.0.0.1:99999", "--listen is '127.0.0.1:99999'; it must be HOST:PORT, the port 0 to 65535"),
     ):
         with pytest.raises(UserError, match=line):
