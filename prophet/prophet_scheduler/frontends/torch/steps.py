@@ -26,7 +26,7 @@ from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
-from prophet_scheduler.frontends.torch.life import FORGET, move
+from prophet_scheduler.frontends.torch.life import FORGET, PROMISED, move
 from prophet_scheduler.frontends.torch.optimizer import begin, has_begun, step_owner, updates_of, why_not_late
 from prophet_scheduler.frontends.torch.updates import AverageSource, Updates, own_hooks
 
@@ -76,6 +76,9 @@ class ModuleUpdates(Updates):
                 loss = closure()
         self.flush()
         self._settle_others()
+        for slot in self._slots():
+            if slot.life is PROMISED:  # The step is made within backward.
+                slot.rounds.settle([slot])
         late: list[Slot] = []
         local: dict[int, list[torch.Tensor]] = {}
         with references.at_work(), references.unhandled():
