@@ -59,6 +59,20 @@ def writes(model, optimizer):
 
 
 @way(layers)
+def takes(model, optimizer):
+    """A module's hook takes a gradient of another away and keeps it, and gives one to a third."""
+    kept = []
+
+    def take(module, inner, outer):
+        kept.append(model[3].weight.grad)
+        model[3].weight.grad = None
+        model[1].weight.grad = model[2].weight.grad
+
+    model[0].register_full_backward_hook(take)
+    return [step(model, optimizer) for _ in range(5)], [each.to_local() for each in kept]
+
+
+@way(layers)
 def penalties(model, optimizer):
     """A penalty comes first in the graph, so its gradients come last in backward; there are averages under way then."""
     losses = []
