@@ -153,7 +153,8 @@ class Begun:
         starts = itertools.accumulate(sizes, initial=0)
         grads = (param.sharded_param.grad for param in params)
         bases = [None if grad is None else grad._local_tensor.clone() for grad in grads]
-        self._parts = {id(part[0].sharded_param): part for part in zip(params, sizes, starts, bases, strict=False)}
+        self.parts = {id(part[0].sharded_param): part for part in zip(params, sizes, starts, bases, strict=False)}
+        """What is known of each gradient that FSDP2 has yet to make, by its parameter's id."""
 
     def left(self, stages: Sequence[Stage], result: torch.Tensor) -> None:
         """Start the reduction, with its stages."""
@@ -162,11 +163,8 @@ class Begun:
 
     def makes(self, slot: ShardSlot) -> None:
         """Promise a gradient that FSDP2 has made its part of the result. After the last one watch them all."""
-        part = self._parts.pop(id(slot.param), None)
-        if part is None:  # Another reduction, of the program's own, has brought it.
-            return
         grad: Any = slot.param.grad
-        param, size, start, base = part
+        param, size, start, base = self.parts.pop(id(slot.param))
         if base is None:  # There may be fewer gradients than parameters.
             start = grad._local_tensor.storage_offset()
         view = self._result.as_strided(param.sharded_size, param.contiguous_sharded_stride, start)
@@ -248,7 +246,7 @@ class ShardRounds(AwaitedRounds):
 
     def _made(self, slot: ShardSlot, *_param: Any) -> None:
         """Handle a gradient that FSDP2 has made, or that autograd has added to."""
-        if self._begun is not None:
+        if self._begun is not None and id(slot.param) in self._begun.parts:  # The program's own reductions make others.
             self._begun.makes(slot)
 
     def _gradient_comes(self, slot: Slot, *gradient: Any) -> None:

@@ -76,9 +76,6 @@ class ModuleUpdates(Updates):
                 loss = closure()
         self.flush()
         self._settle_others()
-        for slot in self._slots():
-            if slot.life is PROMISED:  # The step is made within backward.
-                slot.rounds.settle([slot])
         late: list[Slot] = []
         local: dict[int, list[torch.Tensor]] = {}
         with references.at_work(), references.unhandled():
@@ -114,13 +111,13 @@ class ModuleUpdates(Updates):
 
     @staticmethod
     def _awaited(param: torch.Tensor) -> Slot | None:
-        """Return the slot that receives the parameter's average. If several modules await it, settle `.grad` first."""
+        """Return the slot that receives the parameter's average. If several modules await it, or the step is made
+        within a backward pass, settle `.grad` first.
+        """
         slots = torch_guards.slots_of(param)
-        if len(slots) == 1:
-            return slots[0]
         awaited = [slot for slot in slots if slot.life.due]
-        if len(awaited) > 1:
-            for slot in awaited:
+        for slot in slots:
+            if slot.life is PROMISED or len(awaited) > 1:
                 slot.rounds.settle([slot])
         return awaited[0] if awaited else next(iter(slots), None)
 
