@@ -1,4 +1,7 @@
-"""Process groups that the program destroys and makes again, each with a model of its own: no threads are left over."""
+"""Process groups that the program destroys and makes again, each with a model of its own: no threads are left over.
+
+With more than two ranks the mesh has two dimensions.
+"""
 
 import gc
 import os
@@ -10,6 +13,7 @@ import torch
 import torch.distributed as dist
 from report import report
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 GROUPS = 5
@@ -20,7 +24,9 @@ for number in range(GROUPS):
     meeting.parent.mkdir(exist_ok=True)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks)
     torch.manual_seed(number)
-    model = fully_shard(nn.Sequential(*(fully_shard(nn.Linear(40, 40)) for _ in range(4)), nn.Linear(40, 7)))
+    mesh = init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("replicas", "shards")) if ranks > 2 else None
+    layers = [fully_shard(nn.Linear(40, 40), mesh=mesh) for _ in range(4)]
+    model = fully_shard(nn.Sequential(*layers, nn.Linear(40, 7)), mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     torch.manual_seed(100 + rank)
     for _ in range(5):
@@ -31,7 +37,7 @@ for number in range(GROUPS):
         losses.append(loss.item())
     weights.append([param.full_tensor() for param in model.parameters()])
     threads.append(threading.active_count())
-    del model, optimizer, loss
+    del model, layers, mesh, optimizer, loss
     dist.destroy_process_group()
     gc.collect()
 report(weights, losses=losses, left_over=threads[-1] - threads[1])

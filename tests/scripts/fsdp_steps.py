@@ -12,6 +12,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 from ways import run_fsdp, way
 
 
@@ -187,6 +188,35 @@ def lists_changed(model, optimizer):
         optimizer.step()
         optimizer.zero_grad()
     return losses
+
+
+@way(layers)
+def own_reductions(model, optimizer):
+    """Some layers get a reduction of the program's own in mid-training."""
+    losses = []
+    for iteration in range(6):
+        if iteration == 3:
+            for layer in model[:2]:
+                layer.set_custom_reduce_scatter(DefaultReduceScatter())
+        losses.append(step(model, optimizer))
+    return losses
+
+
+@way(layers, adamw)
+def frozen_between(model, optimizer):
+    """A weight is frozen between the batches of an accumulation, so it has a gradient of the first alone."""
+    seen = []
+    for iteration in range(6):
+        model.set_requires_gradient_sync(False)
+        backward(model)
+        weight = model[iteration % 4].weight.requires_grad_(iteration % 3 == 2)
+        model.set_requires_gradient_sync(True)
+        backward(model)
+        seen.append(weight.grad.to_local().clone())
+        optimizer.step()
+        optimizer.zero_grad()
+        weight.requires_grad_(True)
+    return seen
 
 
 def reduced_in(name, sums=False, **types):

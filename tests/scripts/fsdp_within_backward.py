@@ -13,8 +13,12 @@ def layers():
     return fully_shard(nn.Sequential(*(fully_shard(nn.Linear(40, 40)) for _ in range(4)), nn.Linear(40, 7)))
 
 
+def loss_of(model):
+    return nn.functional.cross_entropy(model(torch.randn(8, 40)), torch.randint(7, (8,)))
+
+
 def step(model, optimizer, penalty=0.0):
-    loss = nn.functional.cross_entropy(model(torch.randn(8, 40)), torch.randint(7, (8,))) + penalty
+    loss = loss_of(model) + penalty
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -55,6 +59,20 @@ def writes(model, optimizer):
 
 
 @way(layers)
+def takes(model, optimizer):
+    """A module's hook takes a gradient of another away and keeps it, and gives one to a third."""
+    kept = []
+
+    def take(module, inner, outer):
+        kept.append(model[3].weight.grad)
+        model[3].weight.grad = None
+        model[1].weight.grad = model[2].weight.grad
+
+    model[0].register_full_backward_hook(take)
+    return [step(model, optimizer) for _ in range(5)], [each.to_local() for each in kept]
+
+
+@way(layers)
 def penalties(model, optimizer):
     """A penalty comes first in the graph, so its gradients come last in backward; there are averages under way then."""
     losses = []
@@ -65,6 +83,24 @@ def penalties(model, optimizer):
         losses.append(step(model, optimizer, penalty))
         optimizer.zero_grad(set_to_none=iteration % 3 == 0)
     return losses
+
+
+@way(layers)
+def steps(model, optimizer):
+    """A module's hook makes a step of the modules behind it, and trains another model."""
+    behind, other = torch.optim.Adam(model[2:].parameters(), lr=1e-2), layers()
+    others_optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+    losses = []
+
+    def make_steps(module, inner, outer):
+        behind.step()
+        with torch.enable_grad():
+            losses.append(step(other, others_optimizer))
+        others_optimizer.step(lambda: loss_of(other).backward())
+
+    model[0].register_full_backward_hook(make_steps)
+    losses += [step(model, optimizer) for _ in range(5)]
+    return losses, [param.full_tensor() for param in other.parameters()]
 
 
 run_fsdp()

@@ -36,7 +36,7 @@ MODES: Mapping[str, tuple[dict[str, str], tuple[str, ...]]] = {
 LIMIT_S = 180.0
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("fsdp_*.py"))
 RANKS = {
-    **{"fsdp_many_ranks": (3,), "fsdp_four_ranks": (4,), "fsdp_hybrid": (4,)},
+    **{"fsdp_many_ranks": (3,), "fsdp_four_ranks": (4,), "fsdp_hybrid": (4,), "fsdp_groups": (2, 4)},
     **{"fsdp_hosts": (5,), "fsdp_hybrid_three": (3,), "fsdp_many_roots": (3,), "fsdp_replicate": (2, 3)},
 }
 AT_ONCE = {

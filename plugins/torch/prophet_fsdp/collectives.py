@@ -262,15 +262,14 @@ class Reduce(DefaultReduceScatter):
         group: Any = self._group()
         rounds = rounds_of(self._module(), begin=True)
         assert rounds is not None
-        params = [param for param in group.fsdp_params if param.sharded_param.requires_grad]
-        rounds.next_comes(params)
+        rounds.next_comes(group.fsdp_params)
         for shared in (self._parts, self._replicas):
             if shared is not None and shared.iterations is not None:
                 rounds.says.add(shared.iterations)
                 shared.iterations.turns = shared.iterations.turns or rounds.turns
         if group._all_reduce_hook is not None or rounds.own_turn():
             return None
-        return rounds.begin(params, output.numel())
+        return rounds.begin(group.fsdp_params, output.numel())
 
 
 def _has_own_turn(module: Any) -> bool:

@@ -77,7 +77,7 @@ class ShardSlot(Slot):
     def end(self) -> None:
         """Await the promised result."""
         if self.life is PROMISED:
-            if self.param.grad is None:  # The program has removed it within backward.
+            if self.param.grad is None and self.sent() is None:  # The program has dropped it within backward.
                 move((self,), FORGET)
             move((self,), END)
 
@@ -153,7 +153,8 @@ class Begun:
         starts = itertools.accumulate(sizes, initial=0)
         grads = (param.sharded_param.grad for param in params)
         bases = [None if grad is None else grad._local_tensor.clone() for grad in grads]
-        self._parts = {id(part[0].sharded_param): part for part in zip(params, sizes, starts, bases, strict=False)}
+        self.parts = {id(part[0].sharded_param): part for part in zip(params, sizes, starts, bases, strict=False)}
+        """What is known of each gradient that FSDP2 has yet to make, by its parameter's id."""
 
     def left(self, stages: Sequence[Stage], result: torch.Tensor) -> None:
         """Start the reduction, with its stages."""
@@ -163,7 +164,7 @@ class Begun:
     def makes(self, slot: ShardSlot) -> None:
         """Promise a gradient that FSDP2 has made its part of the result. After the last one watch them all."""
         grad: Any = slot.param.grad
-        param, size, start, base = self._parts.pop(id(slot.param))
+        param, size, start, base = self.parts.pop(id(slot.param))
         if base is None:  # There may be fewer gradients than parameters.
             start = grad._local_tensor.storage_offset()
         view = self._result.as_strided(param.sharded_size, param.contiguous_sharded_stride, start)
@@ -224,14 +225,16 @@ class ShardRounds(AwaitedRounds):
         """Return what awaits a reduction of this many elements, for gradients of all or some of these parameters. None
         if its result is needed at once: a hook of the program reads it, or it is unclear which gradients it is for.
         """
-        for param in params:
+        trained = [param for param in params if param.sharded_param.requires_grad]
+        for param in trained:
             slot = self._by_param.get(id(param.sharded_param))
             if slot is None or self._has_hooks(slot):
                 return None
-        all_of_them = elements == sum(param.padded_sharded_param_size.numel() for param in params)
-        if not all_of_them and any(param.sharded_param.grad is not None for param in params):
-            return None  # Without existing gradients FSDP2 shows which ones it makes.
-        return Begun(self, params, elements)
+        if elements != sum(param.padded_sharded_param_size.numel() for param in trained) and (
+            len(trained) < len(params) or any(param.sharded_param.grad is not None for param in params)
+        ):
+            return None  # FSDP2 shows which gradients it makes if there are none yet, and no parameter is frozen.
+        return Begun(self, trained, elements)
 
     def _has_hooks(self, slot: ShardSlot) -> bool:
         """Return True if the program reads this gradient when it is made. Have our own hooks called from now on."""
@@ -243,7 +246,7 @@ class ShardRounds(AwaitedRounds):
 
     def _made(self, slot: ShardSlot, *_param: Any) -> None:
         """Handle a gradient that FSDP2 has made, or that autograd has added to."""
-        if self._begun is not None and slot.life is not PROMISED:
+        if self._begun is not None and id(slot.param) in self._begun.parts:  # The program's own reductions make others.
             self._begun.makes(slot)
 
     def _gradient_comes(self, slot: Slot, *gradient: Any) -> None:

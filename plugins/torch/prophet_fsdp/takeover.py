@@ -56,8 +56,8 @@ _shared: weakref.WeakKeyDictionary[Any, SharedRounds | None] = weakref.WeakKeyDi
 """By process group; None if FSDP2 keeps its own collectives there."""
 _wires: dict[ShardWire, weakref.ref[dist.ProcessGroup]] = {}
 """With the groups whose ranks they connect."""
-_agreed: dict[tuple[dist.ProcessGroup, ...], bool] = {}
-"""By the two groups of a mesh: True if all ranks of both have connected."""
+_agreed: weakref.WeakKeyDictionary[Any, weakref.WeakKeyDictionary[Any, bool]] = weakref.WeakKeyDictionary()
+"""By the two groups of a mesh, which stay the program's to destroy: True if all ranks of both have connected."""
 
 
 @functools.cache
@@ -109,18 +109,20 @@ def _shared_by(
     for processes in groups:
         if processes not in _shared:
             _shared[processes] = _share(processes, told)
-    if len(groups) > 1 and tuple(groups) not in _agreed:
-        # Any group of the mesh may have failed. Agreeing in one dimension and then in the other tells every rank.
-        failed = any(_shared[processes] is None for processes in groups)
-        for processes in groups:
-            try:
-                failed = any(_agree(processes, KEEPS if failed else "")[0])
-            except LostRank as error:
-                failed = True
-                _keep(str(error))
-        _agreed[tuple(groups)] = not failed
-    if len(groups) > 1 and not _agreed[tuple(groups)]:
-        return None, None
+    if len(groups) > 1:
+        agreed = _agreed.setdefault(groups[0], weakref.WeakKeyDictionary())
+        if groups[1] not in agreed:
+            # Any group of the mesh may have failed. Agreeing in one dimension and then in the other tells every rank.
+            failed = any(_shared[processes] is None for processes in groups)
+            for processes in groups:
+                try:
+                    failed = any(_agree(processes, KEEPS if failed else "")[0])
+                except LostRank as error:
+                    failed = True
+                    _keep(str(error))
+            agreed[groups[1]] = not failed
+        if not agreed[groups[1]]:
+            return None, None
     shared_parts, shared_replicas = (_shared.get(each) if each is not None else None for each in (parts, replicas))
     return shared_parts, shared_replicas
 

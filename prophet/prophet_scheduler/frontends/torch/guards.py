@@ -221,7 +221,7 @@ def keep(owner: Updates, slots: Iterable[Slot]) -> set[Slot]:
 def is_noticed(slot: Slot) -> bool:
     """Return True if a use of the parameter or the sent gradient will wait for the pending update or the average."""
     tensor = slot.param if slot.life.pending else slot.sent()
-    key = 0 if tensor is None else references.storage_key(tensor)
+    key = 0 if tensor is None else references.storage_key(references.parts_of(tensor)[-1])
     return not key or slot in _pending.get(key, ())
 
 

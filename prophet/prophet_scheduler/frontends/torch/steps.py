@@ -26,7 +26,7 @@ from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
-from prophet_scheduler.frontends.torch.life import FORGET, move
+from prophet_scheduler.frontends.torch.life import FORGET, PROMISED, move
 from prophet_scheduler.frontends.torch.optimizer import begin, has_begun, step_owner, updates_of, why_not_late
 from prophet_scheduler.frontends.torch.updates import AverageSource, Updates, own_hooks
 
@@ -112,13 +112,13 @@ class ModuleUpdates(Updates):
 
     @staticmethod
     def _awaited(param: torch.Tensor) -> Slot | None:
-        """Return the slot that receives the parameter's average. If several modules await it, settle `.grad` first."""
+        """Return the slot that receives the parameter's average. If several modules await it, or the step is made
+        within a backward pass, settle `.grad` first.
+        """
         slots = torch_guards.slots_of(param)
-        if len(slots) == 1:
-            return slots[0]
         awaited = [slot for slot in slots if slot.life.due]
-        if len(awaited) > 1:
-            for slot in awaited:
+        for slot in slots:
+            if slot.life is PROMISED or len(awaited) > 1:
                 slot.rounds.settle([slot])
         return awaited[0] if awaited else next(iter(slots), None)
 
