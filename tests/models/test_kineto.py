@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,32 +18,32 @@ Events = list[dict[str, Any]]
 SHAPES = {"first": ([4, 3], "float"), "second": ([5], "c10::Half")}
 
 
-def event(name: str, ts: float, dur: float = 1.0, cat: str = "cpu_op", **args: Any) -> dict[str, Any]:
+def event(name: str, ts: float, args: Mapping[str, Any], dur: float = 1.0, cat: str = "cpu_op") -> dict[str, Any]:
     return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "args": args}
 
 
 def forward(number: int, ts: float) -> dict[str, Any]:
-    return event("aten::linear", ts, **{"Sequence number": number, "Fwd thread id": 0})
+    return event("aten::linear", ts, {"Sequence number": number, "Fwd thread id": 0})
 
 
 def backward(number: int, ts: float, dur: float = 5.0) -> dict[str, Any]:
     name = "autograd::engine::evaluate_function: AddmmBackward0"
-    return event(name, ts, dur, **{"Sequence number": number, "Fwd thread id": 1})
+    return event(name, ts, {"Sequence number": number, "Fwd thread id": 1}, dur)
 
 
 def gradient(name: str, ts: float) -> dict[str, Any]:
     shape, kind = SHAPES.get(name, ([], ""))
-    return event("torch::autograd::AccumulateGrad", ts, **{"Input Dims": [shape], "Input type": [kind]})
+    return event("torch::autograd::AccumulateGrad", ts, {"Input Dims": [shape], "Input type": [kind]})
 
 
 def kernel(launched: float, end: float, name: str = "gemm") -> Events:
     """Return a kernel that runs for 5 microseconds, and its launch."""
-    launch = event("cudaLaunchKernel", launched, cat="cuda_runtime", correlation=launched)
-    return [launch, event(name, end - 5, 5.0, "kernel", correlation=launched)]
+    launch = event("cudaLaunchKernel", launched, {"correlation": launched}, cat="cuda_runtime")
+    return [launch, event(name, end - 5, {"correlation": launched}, 5.0, "kernel")]
 
 
 def step(ts: float) -> dict[str, Any]:
-    return event("Optimizer.step#SGD.step", ts, 10.0, "user_annotation")
+    return event("Optimizer.step#SGD.step", ts, {}, 10.0, "user_annotation")
 
 
 def iteration(began: float, number: int) -> Events:
@@ -86,7 +86,7 @@ def test_on_a_gpu_a_gradient_is_there_once_its_kernels_have_ended(tmp_path: Path
             gradient("first", 1238),
         ),
         step(1240),
-        event("Optimizer.step#SGD.step", 1905.0, 10.0, "gpu_user_annotation"),
+        event("Optimizer.step#SGD.step", 1905.0, {}, 10.0, "gpu_user_annotation"),
     ]
     first, second = rows_of(events, tmp_path)
     assert (first.forward_s, first.generation_s) == pytest.approx((189e-6, 450e-6)), "from the end of the step before"
