@@ -32,7 +32,7 @@ from tools.kept import Study
 from tools.mlfabric_cells import MlfabricSimulated, RealCells
 from tools.observed import WatchedRun
 from tools.papers import PapersData
-from tools.public_traces import Traced
+from tools.public_traces import TracedJob
 from tools.regret import Regrets
 from tools.soak_records import SoakData
 
@@ -50,7 +50,7 @@ KINDS: Mapping[str, Any] = {
     "papers": PapersData,
     "regret": Regrets,
     "soak": SoakData,
-    "traces": list[Traced],
+    "traces": list[TracedJob],
 }
 """Types of kept data, by name, if a template needs more than the raw values in the file."""
 

@@ -37,7 +37,7 @@ NETWORKS = ((8, 1e9), (8, 10e9), (8, 25e9), (64, 10e9), (64, 100e9))
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedJob:
     """One job. `times_s`: on each of NETWORKS the bound, and the times of DDP, its best bucket size and Prophet."""
 
     name: str
@@ -49,7 +49,7 @@ class Traced:
 
 
 def simulated(profile: Path, ranks: int, rate_bps: float) -> tuple[float, float, float, float]:
-    """Simulate the job of this profile; return one of Traced.times_s."""
+    """Simulate the job of this profile; return one of TracedJob.times_s."""
     job = {"kind": "replay", "profile": str(profile), "batch_size": 1, "iterations": 2 * WARM_UP, "warmup": WARM_UP}
     cluster = {"workers": ranks, "bandwidth": rate_bps}
     policies = [STOCK, *BUCKETS, OURS]
@@ -60,9 +60,9 @@ def simulated(profile: Path, ranks: int, rate_bps: float) -> tuple[float, float,
     return bound_s, times_s[STOCK], min(times_s.values()), ours_s
 
 
-def measure(out: Path, results: Path, *, folder: str = "build/traces") -> list[Traced]:
+def measure(out: Path, results: Path, *, folder: str = "build/traces") -> list[TracedJob]:
     """Simulate all. Raises UserError if a trace is missing."""
-    jobs = list[Traced]()
+    jobs = list[TracedJob]()
     out.mkdir(parents=True, exist_ok=True)
     for name, (place, model) in track(TRACES.items(), "traces"):
         path = Path(folder, place)
@@ -74,5 +74,5 @@ def measure(out: Path, results: Path, *, folder: str = "build/traces") -> list[T
         save_profile(profile, kept, f"trace {place}")
         times_s = [simulated(kept, *network) for network in NETWORKS]
         whole = profile.total_bytes, profile.forward_s, profile.backward_s
-        jobs.append(Traced(name, len(profile.gradients), *whole, times_s))
+        jobs.append(TracedJob(name, len(profile.gradients), *whole, times_s))
     return jobs
