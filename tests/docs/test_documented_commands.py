@@ -90,11 +90,23 @@ def run_once() -> list[Command]:
     return list({command.words: command for command in quick}.values())
 
 
+def trace() -> dict[str, Any]:
+    """Return a trace of one backward pass with one gradient of 4 MB."""
+    backward = {"name": "autograd::engine::evaluate_function: AddmmBackward0", "args": {"Sequence number": 1}}
+    gradient = {
+        "name": "torch::autograd::AccumulateGrad",
+        "args": {"Input Dims": [[1000, 1000]], "Input type": ["float"]},
+    }
+    events = [{"ph": "X", "cat": "cpu_op", "ts": at, "dur": 50.0} for at in (1e5, 3e5)]
+    return {"traceEvents": [events[0] | backward, events[1] | gradient]}
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A checkout as far as the pages' commands look at it, with what a job has left: profile, status, events."""
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     save_profile(resnet50(5_000_000), tmp_path / "job.json", source="a test")
+    (tmp_path / "job.pt.trace.json").write_text(json.dumps(trace()))
     write_job_record(tmp_path / "record")
     status = AgentStatus("prophet", "", 4, 0.1, 1 << 20, None, network=Network(31.25e6, 0.0003))
     (tmp_path / "status.json").write_text(json.dumps(asdict(status)))

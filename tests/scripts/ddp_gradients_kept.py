@@ -172,7 +172,7 @@ def of_first_buckets_static(ddp, optimizer):
     return of_first_buckets(ddp, optimizer)
 
 
-@way(gradient_as_bucket_view=True)
+@way(gradient_as_bucket_view=True, find_unused_parameters=True)
 def unfinished_rounds(ddp, optimizer):
     """Gradients of a pass over half of the parameters, scaled in torch's bucket. The last pass stays alone."""
     params, seen = list(ddp.parameters()), []
@@ -183,7 +183,7 @@ def unfinished_rounds(ddp, optimizer):
         seen.append([p.grad.sum().item() for p in params if p.grad is not None])
         if iteration < 6:
             loss.backward(inputs=params[3:])
-        optimizer.step()
+            optimizer.step()
     return seen
 
 

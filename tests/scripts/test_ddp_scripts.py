@@ -45,6 +45,7 @@ NOT_OVER_DDP = {
     "torch_compile": "slow; ddp_compile has its ways",
     **dict.fromkeys(("torch_averages_awaited", "torch_gan_equal_names"), "ddp_ scripts have their ways"),
     **dict.fromkeys(("torch_own_pushes", "torch_own_pushes_cross_barrier"), "they push through BytePS themselves"),
+    "torch_models_at_once": "DistributedDataParallel wraps models in one order on all ranks",
     "torch_spawn": "slow; who sends a parameter is the front end's on any engine",
 }
 UNUSED = ("torch_unused",)
