@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import os
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -83,8 +82,7 @@ def _answer_before_the_end() -> None:
     try:
         if not ends_at_once():
             agreement.leave()
-            while not agreement.all_leave():
-                time.sleep(agreement.POLL_S)
+            agreement.wait(agreement.all_leave, "all workers to be at their end")
         agreement.wait(agreement.at_rest, "all workers", FAILED_PATIENCE_S if has_failed() else EXIT_LIMIT_S)
     except Exception as error:
         logger.warning("Prophet ended before all workers had answered: %s", error)

@@ -25,13 +25,13 @@ from typing import Any
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.files import MOST_READ_BYTES
 from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.models.profiles import GZIP
 
 _BACKWARD = "autograd::engine::evaluate_function: "
 _GRADIENT = "torch::autograd::AccumulateGrad"
 _STEP = "Optimizer.step#"
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 _ITEM_BYTES = {"float": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2}
-_GZIP = b"\x1f\x8b"
 _MICROSECOND = 1e-6
 
 
@@ -65,11 +65,6 @@ class _Pass:
     forward: float
     start: float
     gradients: list[tuple[_Event, int]] = field(default_factory=list)
-
-
-def is_trace(content: bytes) -> bool:
-    """Return True if a file with this content is a trace, compressed or not."""
-    return content.startswith(_GZIP) or b'"traceEvents"' in content
 
 
 def profile_of_trace(content: bytes, path: Path, sizes: Sequence[int] = ()) -> Profile:
@@ -107,7 +102,7 @@ def _events(content: bytes, path: Path) -> list[_Event]:
     from pydantic import TypeAdapter, ValidationError
 
     try:
-        if content.startswith(_GZIP):
+        if content.startswith(GZIP):
             content = gzip.GzipFile(fileobj=BytesIO(content)).read(MOST_READ_BYTES)
         events = TypeAdapter(_File).validate_json(content).traceEvents
     except (OSError, EOFError, ValidationError):

@@ -16,6 +16,8 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.files import read_bytes, write_whole
 from prophet_scheduler.core.profile import PROFILE_SCHEMA, GradientProfile, Profile
 
+GZIP = b"\x1f\x8b"
+"""Start of a compressed file. Only traces are read compressed."""
 RECORD = "record one with PROPHET_PROFILE_OUT=FILE, or a trace with torch.profiler"
 
 
@@ -51,11 +53,11 @@ def load_profile(path: Path) -> Profile:
     """Read a profile, or a trace of torch.profiler. Raises UserError with the file, the key and what to do."""
     from pydantic import TypeAdapter, ValidationError  # needed only in jobs with a given profile
 
-    from prophet_scheduler.models.kineto import is_trace, profile_of_trace
-
     try:
         content = read_bytes(path)
-        if is_trace(content):
+        if content.startswith(GZIP) or b'"traceEvents"' in content:
+            from prophet_scheduler.models.kineto import profile_of_trace  # A job with a profile needs none of it.
+
             return profile_of_trace(content, path)
         file = TypeAdapter(ProfileFile).validate_json(content.decode(), strict=True)
     except FileNotFoundError:

@@ -105,7 +105,7 @@ class KeyedRounds:
         """Tell the other workers what will travel, and ask for the first cut, without waiting for them."""
         self._announced = self._words()
         self._engine.announce(self._number, self._announced)
-        self._control.ask(travelling_bytes(self._slots, self._half), self._first_id)
+        self._control.ask(self._layout()[0], self._first_id)
 
     def plan(self) -> None:
         """Create the arena and its first blocks, before the first gradient leaves. Until then the program may move the
