@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from typing import Any, TypeVar
+
+from prophet_scheduler.core.living import LivingSet
 
 Lock = TypeVar("Lock")
 
-_locks: weakref.WeakSet[Any] = weakref.WeakSet()
+_locks: LivingSet[Any] = LivingSet()
 
 
 def free_in_forks(lock: Lock) -> Lock:
@@ -46,7 +47,7 @@ def _in_the_parent() -> None:
 
 def _in_the_child() -> None:
     _held.locks.clear()
-    for lock in list(_locks):
+    for lock in _locks:
         lock._at_fork_reinit()  # as Python's own modules do with their locks
 
 

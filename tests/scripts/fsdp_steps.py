@@ -219,6 +219,45 @@ def frozen_between(model, optimizer):
     return seen
 
 
+class Parts(nn.Module):
+    """Three layers of one size, of which a program uses some."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(40, 40) for _ in range(3))
+        self.head = nn.Linear(40, 7)
+
+    def forward(self, inputs, used):
+        for place in used:
+            inputs = self.layers[place](inputs).relu()
+        return self.head(inputs)
+
+
+def one_group_and_a_head():
+    model = Parts()
+    fully_shard(model.head)
+    return fully_shard(model)
+
+
+@way(one_group_and_a_head, adamw)
+def frozen_for_an_unused_one(model, optimizer):
+    """A frozen layer's gradient of an earlier batch takes the place of another one's, of the same size."""
+    seen = []
+    for iteration in range(6):
+        model.zero_grad()
+        for frozen, last in ((False, False), (iteration % 2 == 0, True), (False, True))[: 2 + iteration % 3 // 2]:
+            model.set_requires_gradient_sync(last)
+            model.layers[2].requires_grad_(not frozen)
+            nn.functional.cross_entropy(
+                model(torch.randn(8, 40), used=(1,) if frozen else (1, 2)), torch.arange(8) % 7
+            ).backward()
+        if iteration > 2:
+            seen.append([None if param.grad is None else param.grad.to_local().clone() for param in model.parameters()])
+        model.layers[2].requires_grad_(True)
+        optimizer.step()
+    return seen
+
+
 def reduced_in(name, sums=False, **types):
     """Gradients are reduced in the parameters' type, in half precision, or only summed."""
     policy = MixedPrecisionPolicy(**types)

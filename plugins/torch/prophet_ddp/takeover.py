@@ -34,6 +34,7 @@ from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.turns import Turns, make_torch_reducer
 from prophet_ddp.wide_gloo import backend_on_processors
 from prophet_scheduler import __version__
+from prophet_scheduler.core.living import LivingSet
 from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES, Settings
 from prophet_scheduler.frontends.ending import WRONG, at_end, end_process, raise_if_handlers
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
@@ -49,7 +50,7 @@ RPC = "an RPC agent runs, and distributed autograd keeps its gradients elsewhere
 KEEPS = "torch's reducer"
 """Prefix of the announcement of a rank that keeps torch's reducer."""
 
-_taken: weakref.WeakSet[Any] = weakref.WeakSet()
+_taken: LivingSet[Any] = LivingSet()
 """Modules taken over. One with operations in flight stays alive until they have ended, even if it was dropped."""
 _numbers = itertools.count(1)
 
@@ -290,11 +291,11 @@ def _install() -> None:
 
 
 def _finish() -> None:
-    ends.finish(ddp.reducer.rounds for ddp in list(_taken))
+    ends.finish(ddp.reducer.rounds for ddp in _taken)
 
 
 def _all_plain(why: str) -> None:
-    for ddp in list(_taken):
+    for ddp in _taken:
         _plain(ddp, why)
 
 

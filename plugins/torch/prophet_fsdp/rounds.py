@@ -34,7 +34,7 @@ from prophet_scheduler.frontends.ending import raise_if_handlers, say
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.arena import Slot
-from prophet_scheduler.frontends.torch.awaited import AwaitedRounds
+from prophet_scheduler.frontends.torch.awaited import AwaitedRounds, living
 from prophet_scheduler.frontends.torch.life import END, FORGET, PROMISE, PROMISED, move
 from prophet_scheduler.frontends.torch.probation import Probation
 from prophet_scheduler.frontends.torch.streams import streams_of
@@ -142,18 +142,22 @@ def _first(grad: Any) -> torch.Tensor:
 
 
 class Begun:
-    """Reduction of this many elements, for gradients of some of `params`, whose `.grad` FSDP2 has yet to make."""
+    """Reduction of this many elements, for gradients of some of `params`, whose `.grad` FSDP2 has yet to make. It may
+    make those of frozen parameters, too: what gradients they had is reduced with the others.
+    """
 
     def __init__(self, rounds: ShardRounds, params: Sequence[Any], elements: int) -> None:
         self._rounds = rounds
         self.elements = elements
         """Number of elements still without a gradient."""
         self._made: list[ShardSlot] = []
-        sizes = [param.padded_sharded_param_size.numel() for param in params]
+        trained = [param for param in params if param.sharded_param.requires_grad]
+        self._frozen = [param for param in params if not param.sharded_param.requires_grad]
+        sizes = [param.padded_sharded_param_size.numel() for param in trained]
         starts = itertools.accumulate(sizes, initial=0)
-        grads = (param.sharded_param.grad for param in params)
+        grads = (param.sharded_param.grad for param in trained)
         bases = [None if grad is None else grad._local_tensor.clone() for grad in grads]
-        self.parts = {id(part[0].sharded_param): part for part in zip(params, sizes, starts, bases, strict=False)}
+        self.parts = {id(part[0].sharded_param): part for part in zip(trained, sizes, starts, bases, strict=False)}
         """What is known of each gradient that FSDP2 has yet to make, by its parameter's id."""
 
     def left(self, stages: Sequence[Stage], result: torch.Tensor) -> None:
@@ -163,16 +167,30 @@ class Begun:
 
     def makes(self, slot: ShardSlot) -> None:
         """Promise a gradient that FSDP2 has made its part of the result. After the last one watch them all."""
-        grad: Any = slot.param.grad
         param, size, start, base = self.parts.pop(id(slot.param))
-        if base is None:  # There may be fewer gradients than parameters.
-            start = grad._local_tensor.storage_offset()
-        view = self._result.as_strided(param.sharded_size, param.contiguous_sharded_stride, start)
-        slot.promise(self._reduction, view, base)
+        slot.promise(self._reduction, self._part(param, start if base is not None else None), base)
         self._made.append(slot)
         self.elements -= size
         if not self.elements:
             torch_guards.keep_within_backward(self._rounds, self._made)
+
+    def ends(self) -> None:
+        """Handle the end of what FSDP2 makes. A frozen parameter shows no gradient that it gets, so fill it here."""
+        if not self.elements:
+            return
+        self.elements = 0
+        self._reduction.wait()
+        for param in self._frozen:
+            grad: Any = param.sharded_param.grad
+            if grad is not None:
+                grad._local_tensor.copy_(self._part(param))
+        torch_guards.keep_within_backward(self._rounds, self._made)
+
+    def _part(self, param: Any, start: int | None = None) -> torch.Tensor:
+        """Return the part of the result that starts at this element; by default where FSDP2 has put the gradient."""
+        if start is None:  # There may be fewer gradients than parameters.
+            start = param.sharded_param.grad._local_tensor.storage_offset()
+        return self._result.as_strided(param.sharded_size, param.contiguous_sharded_stride, start)
 
 
 class ShardRounds(AwaitedRounds):
@@ -215,7 +233,7 @@ class ShardRounds(AwaitedRounds):
     def next_comes(self, params: Sequence[Any]) -> None:
         """Bring home pending averages of these parameters: FSDP2 is about to make new gradients, or to add to them."""
         self._reduces = threading.get_ident()
-        self._begun = None
+        self._makes_no_more()
         slots = [slot for param in params if (slot := self._by_param.get(id(param.sharded_param))) is not None]
         for slot in slots:
             slot.end()
@@ -230,11 +248,11 @@ class ShardRounds(AwaitedRounds):
             slot = self._by_param.get(id(param.sharded_param))
             if slot is None or self._has_hooks(slot):
                 return None
-        if elements != sum(param.padded_sharded_param_size.numel() for param in trained) and (
-            len(trained) < len(params) or any(param.sharded_param.grad is not None for param in params)
+        if any(param.sharded_param.grad is not None for param in params) and (
+            len(trained) < len(params) or elements != sum(param.padded_sharded_param_size.numel() for param in params)
         ):
-            return None  # FSDP2 shows which gradients it makes if there are none yet, and no parameter is frozen.
-        return Begun(self, trained, elements)
+            return None  # FSDP2 shows which gradients it makes if there are none yet, or if it makes all.
+        return Begun(self, params, elements)
 
     def _has_hooks(self, slot: ShardSlot) -> bool:
         """Return True if the program reads this gradient when it is made. Have our own hooks called from now on."""
@@ -251,8 +269,14 @@ class ShardRounds(AwaitedRounds):
 
     def _gradient_comes(self, slot: Slot, *gradient: Any) -> None:
         # Autograd itself adds to it if the program uses its own shard of a parameter.
-        self._begun = None
+        self._makes_no_more()
         super()._gradient_comes(slot, *gradient)
+
+    def _makes_no_more(self) -> None:
+        """Handle the end of the gradients that FSDP2 makes of a reduction."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.ends()
 
     def left(self, begun: Begun, stages: Sequence[Stage]) -> Reduction:
         """Start a reduction, and await it."""
@@ -280,7 +304,7 @@ class ShardRounds(AwaitedRounds):
 
     def _gathered(self) -> None:
         self._forward_thread = self._order.forward_thread
-        self._begun = None
+        self._makes_no_more()
         self._end(self._slots)
         self._nothing_came()
 
@@ -390,7 +414,7 @@ def expect(module: Any) -> None:
 
 def makes_gradients() -> bool:
     """Return True if the next backward pass may make gradients that await their averages."""
-    return bool(_expected) or any(not rounds.turns.own for rounds in _rounds.values())
+    return bool(_expected) or any(isinstance(rounds, ShardRounds) and not rounds.turns.own for rounds in living())
 
 
 def rounds_of(module: Any, begin: bool) -> ShardRounds | None:

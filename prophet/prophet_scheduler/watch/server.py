@@ -13,11 +13,11 @@ import math
 import os
 import re
 import threading
-import weakref
 from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
 
+from prophet_scheduler.core.living import LivingSet
 from prophet_scheduler.hub import Connection, Hub, Owner, listener_at
 from prophet_scheduler.watch.metrics import CONTENT_TYPE
 from prophet_scheduler.watch.sockets import listen
@@ -33,7 +33,7 @@ _ENDS = (b"\n\r\n", b"\n\n")
 _REQUEST = re.compile(rb"(?P<method>[A-Z]+) (?P<path>[^ ?\r\n]+)")
 
 logger = logging.getLogger("prophet_scheduler")
-_servers: weakref.WeakSet[StatusServer] = weakref.WeakSet()
+_servers: LivingSet[StatusServer] = LivingSet()
 
 
 class StatusServer:
@@ -124,7 +124,7 @@ class StatusServer:
 
 def _in_the_child() -> None:
     """Close the sockets in a forked child. It has no thread to answer, and clients would wait on its copies."""
-    for server in list(_servers):
+    for server in _servers:
         server.let_go()
 
 

@@ -15,12 +15,12 @@ import functools
 import logging
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
+from prophet_scheduler.core.living import LivingSet
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import warn_once
@@ -37,7 +37,7 @@ WAIT_LIMIT_S = 0.05
 """Maximum sleep in seconds between two checks for an event that is also announced."""
 
 logger = logging.getLogger("prophet_scheduler")
-_living: weakref.WeakSet[AwaitedRounds] = weakref.WeakSet()
+_living: LivingSet[AwaitedRounds] = LivingSet()
 _before: list[Callable[[Sequence[Any]], None]] = []
 _running: set[int] = set()
 """Threads with a backward pass begun by Python that has not returned."""
@@ -322,7 +322,7 @@ class AwaitedRounds(AverageSource):
         waits for them. Return True if the program has already had an error for it.
         """
         told = self._told
-        for rounds in list(_living):
+        for rounds in _living:
             rounds._told = True
             if rounds.failed:
                 rounds._give_up()
@@ -441,6 +441,11 @@ def watch_backward(within: Callable[[], bool] | None = None) -> None:
             torch_guards.watch_thread()
 
     autograd._engine_run_backward = run
+
+
+def living() -> Iterable[AwaitedRounds]:
+    """Return the rounds of all living modules."""
+    return _living
 
 
 def _seen_within() -> contextlib.AbstractContextManager[None]:

@@ -36,6 +36,7 @@ import torch
 from torch import nn
 from torch.utils._device import DeviceContext
 
+from prophet_scheduler.core.living import LivingSet
 from prophet_scheduler.forks import free_in_forks, hold_over_fork
 from prophet_scheduler.frontends import threads
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
@@ -68,7 +69,7 @@ _sent: set[references.StorageKey] = set()
 being reused: otherwise an activation of the next forward pass could get it and wait for an unrelated parameter."""
 _changing = free_in_forks(threading.RLock())
 """Held while these tables change: each thread may train a module of its own."""
-_owners: weakref.WeakSet[Any] = weakref.WeakSet()
+_owners: LivingSet[Any] = LivingSet()
 _kept: dict[Any, list[Slot]] = {}
 """Slots by owner, for owners with pending updates or awaited averages."""
 _learning: dict[int, Any] = {}
