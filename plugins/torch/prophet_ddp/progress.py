@@ -40,7 +40,7 @@ class ModulePace:
         self.staged = 0
         """Number of gradients of the open round that have been staged."""
         self.on_round: Callable[[], None] | None = None
-        """Function to call when a round starts, while the deciding rank's agent looks for something better; or None."""
+        """Function to call when a round starts or ends, while the deciding rank looks for something better; or None."""
         self._iterations: deque[IterationEnd] = deque(maxlen=KEPT_ITERATIONS)
         self._began_s: float | None = None
         self._seen = 0
@@ -76,6 +76,10 @@ class ModulePace:
         """Record the duration of an iteration under this cut; None before the first one."""
         if cut is not None and self.ended > WARM_UP:
             self._iterations.append(IterationEnd(cut, way, took_s))
+        self.tell()
+
+    def tell(self) -> None:
+        """Call `on_round`."""
         on_round = self.on_round  # Read once: another thread may clear it.
         if on_round is not None:
             on_round()

@@ -523,6 +523,7 @@ class ModuleRounds(AwaitedRounds):
             self.channel.issuer.ready(operation)
         self.channel.issuer.append(self.channel.control.round_ends(took_s))
         self._arena.next_round()
+        self.pace.tell()
 
     # Incoming averages.
 
