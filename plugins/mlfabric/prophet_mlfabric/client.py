@@ -10,12 +10,9 @@ A worker's round, in this order:
     asking = coordinator.ask(size_bytes, version, norm)     # returns at once
     permission = asking.permission.result()                 # returns when the update may start; always returns
     if not permission.goes: discard the update, pull, compute from there
-    push all its blocks to the server (or send it to worker permission.aggregator at permission.address)
-    outcome = coordinator.done(asking, size_bytes).result() # the server has all of it (not called by a sum's members)
-    pull; the model now has at least outcome.version updates
-
-The next `ask` passes this `outcome.version` as its `version` if the pull began after it, or `permission.version` if
-pulls began earlier. So the coordinator never takes an update for fresher than it is, and the delay bound holds.
+    push all its blocks to the server
+    coordinator.done(asking, size_bytes)                    # the server has all of it; asking.outcome has its delay
+    pull; the next `ask` passes the version of this model
 """
 
 from __future__ import annotations
@@ -30,10 +27,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import InvalidStateError
 
 from prophet_mlfabric import messages as msg
-from prophet_mlfabric.conversation import Asking, Conversation, Outcome, Permission
+from prophet_mlfabric.conversation import Asking, Conversation
 from prophet_mlfabric.nic_rates import NicWatch
 from prophet_mlfabric.settings import CoordinatorSettings, host_and_port
 from prophet_scheduler.core.errors import UserError
@@ -53,12 +50,13 @@ class CoordinatorClient:
     """One worker's connection to its coordinator. Thread-safe; only `wait_for_others`, `wait_welcome` and `close`
     block.
 
-    It is worker `worker` of `workers`. With `watch_nic` the NIC's rate is measured while updates are in flight, and
-    reported. Raises UserError for an invalid address, tenant or number. The constructor does not wait for a connection.
+    It is worker `worker`. With `watch_nic` the NIC's rate is measured while updates are in flight, and reported.
+    `replicates` if it keeps a replica of the model. Raises UserError for an invalid address, tenant or number. The
+    constructor does not wait for a connection.
     """
 
     def __init__(
-        self, settings: CoordinatorSettings, worker: int, workers: int | None = None, watch_nic: bool = True
+        self, settings: CoordinatorSettings, worker: int, replicates: bool = False, watch_nic: bool = True
     ) -> None:
         tenant, node = settings.tenant, settings.node
         try:
@@ -67,9 +65,7 @@ class CoordinatorClient:
                 worker=worker,
                 incarnation=secrets.randbits(53),
                 node=node or socket.gethostname(),
-                workers=workers,
-                staleness=settings.staleness,
-                replicates=settings.replica is not None,
+                replicates=replicates,
             )
         except ValueError:
             raise UserError(f"tenant {tenant!r}, worker {worker!r}, node {node!r}: one is invalid") from None
@@ -78,8 +74,7 @@ class CoordinatorClient:
         self._answered = free_in_forks(threading.Condition())
         """Guards the conversation, which threads share."""
         self._talk = Conversation(hello, settings.token, settings.bound_s, time.monotonic())
-        self._collect: Callable[[msg.Collect], None] = _ignore
-        self._copy: Callable[[msg.Copy], None] = _ignore
+        self._copy: Callable[[msg.Copy], None] = lambda order: None
         # A worker makes less than one update per millisecond, so a restart does not use a number again.
         self._numbers = itertools.count(time.time_ns() // 1_000_000)
         self._closing = self._ended = self._warned = False
@@ -122,46 +117,19 @@ class CoordinatorClient:
         with self._talking() as talk:
             return talk.ask(next(self._numbers), size_bytes, version, norm, time.monotonic())
 
-    def done(self, asking: Asking, size_bytes: int) -> Future[Outcome]:
-        """Report that the server has acknowledged every byte. Return `asking.outcome`. A second call does nothing.
-
-        Call it also for an update that was reported lost but is in the model after all.
-        """
+    def done(self, asking: Asking, size_bytes: int) -> None:
+        """Report that the server has acknowledged every byte. A second call does nothing."""
         with self._talking() as talk:
             talk.done(asking.update, size_bytes, time.monotonic())
-        return asking.outcome
-
-    def on_collect(self, collect: Callable[[msg.Collect], None], address: str) -> None:
-        """Offer to sum updates that are sent to `address`. The client's thread calls `collect` for each sum."""
-        with self._talking() as talk:
-            self._collect = collect
-            talk.aggregates(address)
-
-    def collected(self, number: int) -> Future[Permission]:
-        """Report that a collection has arrived and is summed. The future completes when the sum may be pushed."""
-        with self._talking() as talk:
-            return talk.collected(number, time.monotonic()).permission
-
-    def pushed_sum(self, number: int, size_bytes: int) -> None:
-        """Report that the server has all of the sum. The workers of its members then get their outcomes."""
-        with self._talking() as talk:
-            talk.done(number, size_bytes, time.monotonic(), sum=True)
 
     def on_copy(self, copy: Callable[[msg.Copy], None]) -> None:
-        """Set the function that the client's thread calls for each copy of the model to hand to the replica."""
+        """Set the function that the client's thread calls for each copy of the model that the replica needs."""
         self._copy = copy  # earlier orders are repeated
 
     def copied(self, number: int, reason: str = "") -> None:
-        """Report that the replica has stored copy `number` or, with `reason`, why it has not."""
+        """Report that copy `number` is in the replica or, with `reason`, why it is not."""
         with self._talking() as talk:
             talk.copied(number, reason)
-
-    def clock(self, rounds: int, models: int) -> Future[bool]:
-        """Report finished rounds and read models, the first ones included. If the two are equal, the future completes
-        when the next model may be read: True if the bound on leads allows it, False if the coordinator is away.
-        """
-        with self._talking() as talk:
-            return talk.clock(rounds, models, time.monotonic())
 
     def wait_for_others(self) -> tuple[int, ...]:
         """Wait, when this worker ends, until all others have ended or died. Return the dead workers. If the coordinator
@@ -251,9 +219,7 @@ class CoordinatorClient:
             if self._connection is not None and not self._ended:
                 self._connection.send(msg.framed(message))
         for future, value in results:
-            if isinstance(value, msg.Collect):
-                self._collect(value)
-            elif isinstance(value, msg.Copy):
+            if isinstance(value, msg.Copy):
                 self._copy(value)
             elif future is not None:
                 with contextlib.suppress(InvalidStateError):  # it was cancelled
@@ -332,7 +298,3 @@ class _Connector:
                 self.stop()
             self._made()
             return
-
-
-def _ignore(what: object) -> None:
-    pass

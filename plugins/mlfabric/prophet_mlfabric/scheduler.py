@@ -33,11 +33,9 @@ class Kind(StrEnum):
 
 @dataclass(eq=False)
 class PlannedTransfer:
-    """One transfer, from its decision to its end. Sizes in bytes; times in seconds, on the caller's clock.
+    """One transfer; it starts after those in `after` have ended. Sizes in bytes; times in seconds.
 
-    It starts after those in `after` have ended. A sum is `ready` when its aggregator has all its updates. `begin_s` and
-    `end_s` are expected times, and `pieces` the bandwidth used between them. `started_s` is None before the grant;
-    `rated_s` is the duration expected at the grant, by the rates alone.
+    `end_s` is its expected end, and `pieces` the bandwidth used until then.
     """
 
     kind: Kind
@@ -46,29 +44,12 @@ class PlannedTransfer:
     size_bytes: float
     updates: tuple[Update, ...]
     after: tuple[PlannedTransfer, ...] = ()
-    ready: bool = True
-    started_s: float | None = None
-    rated_s: float = 0.0
-    begin_s: float = math.inf
     end_s: float = math.inf
     pieces: list[Piece] = field(default_factory=list)
 
     def left_bytes(self, now_s: float) -> float:
-        """Return the estimate of bytes left. A late transfer is expected to need as long again as it is late."""
-        if now_s < self.end_s:
-            return sum(rate * (end - max(begin, now_s)) for begin, end, rate in self.pieces if end > now_s)
-        took_s, late_s = self.end_s - (self.started_s or 0.0), now_s - self.end_s
-        return self.size_bytes * late_s / (took_s + late_s) if 0.0 < late_s < took_s else 0.0
-
-    @property
-    def norm(self) -> float:
-        """Upper bound on the distance by which it moves the model."""
-        return math.fsum(update.norm for update in self.updates)
-
-    @property
-    def commits(self) -> bool:
-        """True if its end makes new versions of the model."""
-        return self.kind is not Kind.TO_AGGREGATOR
+        """Return the bytes left."""
+        return sum(rate * (end - max(begin, now_s)) for begin, end, rate in self.pieces if end > now_s)
 
 
 @dataclass(frozen=True)
@@ -108,8 +89,7 @@ class Scheduler:
         momentum: float = 0.0,
         seed: int = 0,
     ) -> None:
-        """`delay_bound` is tau_max, `divergence_bound` Div_max. Without a `replica`, Div_max only bounds the sum of the
-        norms in one sum.
+        """`delay_bound` is tau_max, `divergence_bound` Div_max.
 
         Aggregators are assigned to runs at random, as in the paper, but faster NICs before slower ones: a run's sum is
         no faster than its aggregator. Raises UserError for a delay bound below 1.
@@ -203,6 +183,6 @@ def _arrival(group: Group, destination: Node, transfers: list[PlannedTransfer], 
             for update, arrival_s in zip(group.updates, group.arrivals_s, strict=True)
         )
         transfers += legs
-        last = PlannedTransfer(Kind.SUM, to, destination, size, group.updates, legs, ready=False, end_s=end_s)
+        last = PlannedTransfer(Kind.SUM, to, destination, size, group.updates, legs, end_s)
     transfers.append(last)
     return Arrival(last, needs)

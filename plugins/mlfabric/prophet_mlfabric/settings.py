@@ -20,14 +20,10 @@ from prophet_scheduler.core.settings import (
     MOST_PORT,
     NODE,
     REPLICA,
-    RESUME,
-    STALENESS,
-    is_first_machine,
     number,
 )
 
 DEFAULT_COORDINATOR_BOUND_S = 2.0
-MOST_STALENESS = 10**6
 LEAST_TOKEN = 16
 """Minimum characters of a token: a shorter one could be guessed from one overheard proof."""
 MOST_TOKENS_BYTES = 1 << 20
@@ -40,7 +36,7 @@ class CoordinatorSettings:
     """Address of a worker's coordinator, and what this worker tells it.
 
     `bound_s` is the maximum silence of the coordinator, in seconds, before updates go in arrival order. `node` names
-    the NIC; None for the host's name. `staleness` is in rounds; None for any lead. `replica` is its host and port.
+    the NIC; None for the host's name.
     """
 
     address: str
@@ -48,8 +44,6 @@ class CoordinatorSettings:
     token: str
     bound_s: float = DEFAULT_COORDINATOR_BOUND_S
     node: str | None = None
-    staleness: int | None = None
-    replica: tuple[str, int] | None = None
 
 
 def host_and_port(text: str, where: str, least_port: int = 1) -> tuple[str, int]:
@@ -65,30 +59,12 @@ def host_and_port(text: str, where: str, least_port: int = 1) -> tuple[str, int]
     return host, int(port)
 
 
-def resumed_from(environ: Mapping[str, str]) -> tuple[str, int] | Path | None:
-    """Return the replica (host and port) or file that the job starts from; None for neither. Raises UserError.
-
-    Only worker 0 reads a file, so it must be on that worker's machine.
-    """
-    text = environ.get(RESUME, "")
-    if not text:
-        return None
-    if ":" in text and "/" not in text and not Path(text).exists():
-        return host_and_port(text, RESUME)
-    if is_first_machine(environ) and not Path(text).is_file():
-        raise UserError(f"{RESUME} is {text!r}; there is no such file: name a replica's file, or give its HOST:PORT")
-    return Path(text)
-
-
 def coordinator_from_environ(environ: Mapping[str, str]) -> CoordinatorSettings | None:
     """Return the settings; None if the job has no coordinator. Raises UserError that names the invalid variable."""
-    address, staleness = environ.get(COORDINATOR, ""), environ.get(STALENESS, "")
-    if staleness and not (staleness.isascii() and staleness.isdecimal() and int(staleness) <= MOST_STALENESS):
-        raise UserError(f"{STALENESS} is {staleness!r}; it must be a whole number of rounds, 0 to {MOST_STALENESS}")
+    address = environ.get(COORDINATOR, "")
     if not address:
-        for name, work in ((STALENESS, "keep it"), (REPLICA, "order copies")):
-            if environ.get(name):
-                raise UserError(f"{name} is set, but {COORDINATOR} is not: name the coordinator that is to {work}")
+        if environ.get(REPLICA):
+            raise UserError(f"{REPLICA} is set, but {COORDINATOR} is not: name the coordinator that is to order copies")
         return None
     host_and_port(address, COORDINATOR)
     token_file = environ.get(COORDINATOR_TOKEN_FILE, "")
@@ -100,8 +76,6 @@ def coordinator_from_environ(environ: Mapping[str, str]) -> CoordinatorSettings 
         *token_of(Path(token_file), environ.get(COORDINATOR_TENANT) or None),
         bound_s,
         environ.get(NODE) or None,
-        int(staleness) if staleness else None,
-        host_and_port(environ[REPLICA], REPLICA) if environ.get(REPLICA) else None,
     )
 
 
@@ -135,16 +109,13 @@ def load_tokens(path: Path) -> dict[str, str]:
     return tokens
 
 
-def token_of(file: Path, tenant: str | None, where: str = COORDINATOR_TENANT) -> tuple[str, str]:
-    """Return the tenant and its token from a token file; the only tenant if `tenant` is None. Raises UserError.
-
-    `where` is the variable or option that names the tenant.
-    """
+def token_of(file: Path, tenant: str | None) -> tuple[str, str]:
+    """Return the tenant and its token from a token file; the only tenant if `tenant` is None. Raises UserError."""
     tokens = load_tokens(file)
     if tenant is None:
         if len(tokens) > 1:
-            raise UserError(f"{file} has {len(tokens)} tenants: say in {where} which one this job is")
+            raise UserError(f"{file} has {len(tokens)} tenants: say in {COORDINATOR_TENANT} which one this job is")
         tenant = next(iter(tokens))
     if tenant not in tokens:
-        raise UserError(f"{file} has no tenant {tenant}, which {where} says")
+        raise UserError(f"{file} has no tenant {tenant}, which {COORDINATOR_TENANT} says")
     return tenant, tokens[tenant]

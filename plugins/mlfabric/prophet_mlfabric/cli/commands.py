@@ -1,12 +1,11 @@
-"""The commands of MLfabric, as entry points of the group `prophet.commands`.
+"""The command of MLfabric, as an entry point of the group `prophet.commands`.
 
-Rule of this file: the user's options and output. server.py has the coordinator, replica.py the replica. Imports are
-inside the commands to keep `prophet --help` quick.
+Rule of this file: the user's options and output. server.py has the coordinator. Imports are inside the command to keep
+`prophet --help` quick.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import stat
 from collections.abc import Mapping
@@ -100,35 +99,3 @@ def status_text(jobs: Mapping[str, Coordination], refused: int) -> str:
             lag = job.lag
             tenants[tenant] |= {"copies": lag.copies, "copies_failed": lag.failed, "greatest_divergence": lag.greatest}
     return json.dumps({"schema": 1, "refused": refused, "tenants": tenants}, indent=1) + "\n"
-
-
-def replicate(
-    token_file: Annotated[Path, typer.Option(help="File with the job's line `TENANT TOKEN`, as the coordinator's.")],
-    file: Annotated[Path, typer.Option(help="The model's file; an existing one is continued.")],
-    listen: Annotated[str, typer.Option(help="HOST:PORT, with an address of this machine.")] = "0.0.0.0:9651",
-    tenant: Annotated[str | None, typer.Option(help="Tenant in that file, if it has several.")] = None,
-) -> None:
-    """Keep a replica of an MLfabric job's model until Ctrl-C or SIGTERM."""
-    from prophet_mlfabric.replica import KeptModel, replica_server
-    from prophet_mlfabric.settings import host_and_port, token_of
-    from prophet_scheduler.core.errors import UserError
-    from prophet_scheduler.core.files import placed, require_places
-
-    name, token = token_of(token_file, tenant, "--tenant")
-    host, port = host_and_port(listen, "--listen", 0)
-    require_places({"--file": file})
-    try:
-        kept = KeptModel(file)
-    except UserError as error:
-        raise UserError(f"--file {error}") from None
-
-    def has() -> str:
-        return f"{file} has {'no model yet' if kept.updates is None else f'a model with {kept.updates} updates'}"
-
-    with contextlib.closing(replica_server(host, port, name, token, kept)) as server:
-        placed(file)  # only once it listens, so that invalid input leaves no files
-        typer.echo("listening on {}:{} for {}; {}".format(*server.address, name, has()))
-        try:
-            server.serve()
-        finally:
-            typer.echo(f"{kept.copies} copies were kept; {has()}")
