@@ -9,9 +9,11 @@ updates in a batch give a better order, but waiting with an idle NIC costs time.
 An update counts as applied, once, when its worker reports that the server has all of it. Updates without a grant count
 too: their workers found the coordinator away or too slow. The delay bound holds as long as there are none of these.
 
-A worker's grants are released if it is silent for `dead_s` or restarts; a single grant if its push is `lease_s` late.
-The worker is not told: if it asks again, its update waits again, and if it reports the update, that counts. With a
-replica of the model, lag.py decides which updates may go before the replica has another copy.
+The rates of workers' NICs (section 4: network monitor) are learned from their pushes.
+
+A worker's grants are released if it has no connection for `dead_s` or restarts; a single grant if its push is `lease_s`
+late. The worker is not told: if it asks again, its update waits again, and if it reports the update, that counts. With
+a replica of the model, lag.py decides which updates may go before the replica has another copy.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ MOST_PLANNED = 32
 CHECK_S = 0.5
 """Seconds between two checks for dead workers."""
 MOURNED = 3
-"""Multiple of `dead_s` after which the end of a job no longer waits for a silent worker."""
+"""Multiple of `dead_s` after which the end of a job no longer waits for a worker without a connection."""
 COPIES = 1 << 20
 """Copy numbers in each epoch, so that a copy from before a restart is never mistaken for another."""
 
@@ -126,13 +128,18 @@ class Coordination:
             known = JobWorker(hello.worker, hello.incarnation, now_s, hello.replicates)
             self._workers[known.number] = known
         known.node, known.ended = self._node(hello.node), False
-        known.heard_s, known.alive = now_s, True
+        known.heard_s, known.alive, known.connected = now_s, True, True
         # A restarted coordinator continues from the newest version that its workers know.
         if hello.epoch != self.epoch and hello.version > self._base:
             self.version += hello.version - self._base
             self._base = hello.version
         self._say(known.number, msg.Welcome(epoch=self.epoch, version=self.version))
         return self._said()
+
+    def disconnected(self, worker: int) -> None:
+        """Record that a worker has no connection; it may reconnect."""
+        if worker in self._workers:
+            self._workers[worker].connected = False
 
     def receive(self, worker: int, request: msg.Request, now_s: float) -> list[Addressed]:
         """Handle a request of `worker`. A refused one changes nothing."""
@@ -149,9 +156,6 @@ class Coordination:
                 self._done(known, request, now_s)
             case msg.Copied():
                 self.lag.answered(request.number, worker, request.reason, now_s)
-            case msg.Beat():
-                if request.up is not None:
-                    self._network.uplinks[known.node] = Link.constant(request.up)
             case msg.Bye():
                 self._forget(known)
                 self._part(known, first, now_s)
@@ -194,18 +198,17 @@ class Coordination:
         # An update that is not open was never asked for, or it was lost or dropped but sent all the same.
         if (push := worker.open.get(number)) is not None:
             norm, granted = push.update.norm, push.started_s is not None
-            self._timetable.ended(push, now_s)
+            node, uplinks = push.update.node, self._network.uplinks
+            uplinks[node] = Link.constant(self._timetable.rate_of(push, now_s, uplinks[node].rates[0]))
             self._close(push)
         self.lag.changed(norm)
         self.version += 1
         delay = max(1, self.version - done.version)
         counts.applied += 1
-        counts.applied_bytes += done.size_bytes
         if granted:
             counts.greatest_delay = max(counts.greatest_delay, delay)
         else:
             counts.ungranted += 1
-            counts.greatest_ungranted_delay = max(counts.greatest_ungranted_delay, delay)
         self._finish(worker, msg.Applied(update=number, version=self.version, delay=delay))
 
     def _part(self, worker: JobWorker, first: bool, now_s: float) -> None:
@@ -249,7 +252,6 @@ class Coordination:
         version = self.version + len(table.under_way) + len(table.planned)
         updates = [push.update for push in batch]
         order, dropped = order_updates(updates, network, self._server, now_s, self.terms.delay_bound, version)
-        self.counts.batches += 1
         table.planned += [pushes[update.id] for update in order]
         self._drop(pushes[update.id] for update in dropped)
 
@@ -289,7 +291,9 @@ class Coordination:
         self._check_s = now_s + CHECK_S
         self._say_copy()
         for worker in self._workers.values():
-            if worker.alive and now_s - worker.heard_s > self.terms.dead_s:
+            if worker.connected:
+                worker.heard_s = now_s
+            elif worker.alive and now_s - worker.heard_s > self.terms.dead_s:
                 self.counts.died += 1
                 self._forget(worker)
         for push in self._timetable.overdue(now_s - self.terms.lease_s):

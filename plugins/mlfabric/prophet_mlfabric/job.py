@@ -45,20 +45,17 @@ class Terms:
 
 @dataclass
 class Counts:
-    """Outcomes of a job's updates so far. Delays as in Eq. 9, the greatest of each kind; sizes in bytes."""
+    """Outcomes of a job's updates so far. `greatest_delay` is that of Eq. 9, of the updates with a grant."""
 
     applied: int = 0
-    applied_bytes: int = 0
     dropped: int = 0
     lost: int = 0
     """Updates that were asked for and not reported; a late report counts as applied."""
     ungranted: int = 0
     """Applied updates that went without a grant."""
-    batches: int = 0
     refused: int = 0
     died: int = 0
     greatest_delay: int = 0
-    greatest_ungranted_delay: int = 0
 
 
 @dataclass
@@ -70,6 +67,7 @@ class JobWorker:
     heard_s: float
     replicates: bool
     node: Node = -1
+    connected: bool = True
     alive: bool = True
     ended: bool = False
     open: dict[int, Push] = field(default_factory=dict)

@@ -56,7 +56,6 @@ _Norm: TypeAlias = Annotated[float, Field(ge=0, le=1e100)]
 _Seconds: TypeAlias = Annotated[float, Field(ge=0)]
 _Worker: TypeAlias = Annotated[int, Field(ge=0, lt=MOST_WORKERS)]
 _Name: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
-_Rate: TypeAlias = Annotated[float, Field(ge=1, le=1e15)]
 _Proof: TypeAlias = Annotated[str, Field(pattern=r"^[0-9a-f]{0,64}$")]
 
 
@@ -102,13 +101,6 @@ class Done(_Update):
     """Report that the server has applied the whole update, with a grant or without (arrival order)."""
 
     kind: Literal["done"] = "done"
-
-
-class Beat(_Message):
-    """Heartbeat of a worker that has nothing else to send, or news of `up`, the available rate of its node's uplink."""
-
-    kind: Literal["beat"] = "beat"
-    up: _Rate | None = None
 
 
 class Copied(_Message):
@@ -200,7 +192,7 @@ class Parting(_Message):
     died: tuple[_Worker, ...] = ()
 
 
-Request: TypeAlias = Hello | Ask | Done | Beat | Copied | Bye
+Request: TypeAlias = Hello | Ask | Done | Copied | Bye
 """Messages to the coordinator."""
 Answer: TypeAlias = Challenge | Welcome | Wait | Grant | Applied | Copy | Denied | Parting
 """Messages to a worker."""

@@ -68,7 +68,7 @@ class CoordinatorServer:
         except OSError as error:
             advice = "choose another port" if error.errno == errno.EADDRINUSE else "write HOST:PORT of this machine"
             raise UserError(f"--listen {listen}: {error.strerror}; {advice}") from None
-        self._hub = Hub(MOST_STRANGERS, stranger_s, STRANGER_S)
+        self._hub = Hub(MOST_STRANGERS, stranger_s)
         most = LENGTH_BYTES + MOST_REQUEST_BYTES
         owner = Owner(most, lambda made: lives_or_ends(made.socket), self._received, connections.closed)
         self._hub.listen(self._listener, owner)

@@ -23,7 +23,7 @@ from prophet_scheduler.core.settings import (
     number,
 )
 
-DEFAULT_COORDINATOR_BOUND_S = 2.0
+DEFAULT_COORDINATOR_BOUND_S = 5.0
 LEAST_TOKEN = 16
 """Minimum characters of a token: a shorter one could be guessed from one overheard proof."""
 MOST_TOKENS_BYTES = 1 << 20

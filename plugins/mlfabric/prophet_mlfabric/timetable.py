@@ -5,8 +5,10 @@ coordination.py tells the workers.
 
 A real network does not follow the scheduler's reservations (MLfabric, section 5.1.1), so only the order is final here.
 Starts are computed again after every event: first the rest of the pushes in flight, then the planned ones in order. A
-late push keeps its bandwidth until it has taken twice its expected time. An engine does not get the whole rate of a
-NIC, so the slowdown is learned from the newest pushes.
+late push keeps its bandwidth until it has taken twice its expected time.
+
+A push that had the server's link for itself shows the rate that an engine gets from its worker's NIC. One that shared
+the link shows only that the NIC has this rate or more; twice as much is believed, as a later push alone will correct.
 
 The delay bound needs no reservations. A push has at most the delay
 
@@ -20,8 +22,6 @@ its start is therefore in time at its end: the bound holds on any network (Eq. 9
 from __future__ import annotations
 
 import math
-import statistics
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -32,10 +32,6 @@ LEAD_S = 2e-3
 """Seconds by which a grant precedes its start, so that it reaches the worker before the wire is idle."""
 LOOKED_AT = 32
 """Number of the next pushes whose starts are computed; later ones start no earlier."""
-LEARNED_FROM = 15
-"""Number of newest pushes over which the median slowdown is taken."""
-SLOWNESS = (0.5, 8.0)
-"""Bounds on the slowdown."""
 LEAST_LEARNED_S = 1e-3
 """Minimum expected seconds of a push to learn from: shorter ones depend on messages more than on rates."""
 
@@ -45,7 +41,8 @@ class Push:
     """Update `number` of a worker, from its request to its end. Times in seconds, on the caller's clock.
 
     `begin_s` and `end_s` are expected times, and `pieces` the bandwidth used between them. `started_s` is None before
-    the grant; `rated_s` is the duration expected at the grant, by the rates alone.
+    the grant; `expected_s` is the duration expected at the grant, and `shared` is True if another push was in flight in
+    this time.
     """
 
     worker: int
@@ -53,7 +50,8 @@ class Push:
     update: Update
     asked_s: float
     started_s: float | None = None
-    rated_s: float = 0.0
+    expected_s: float = 0.0
+    shared: bool = False
     begin_s: float = math.inf
     end_s: float = math.inf
     pieces: list[Piece] = field(default_factory=list)
@@ -76,11 +74,8 @@ class Timetable:
         self.under_way: list[Push] = []
         self.next_s = math.inf
         """Time at which `due` will return something if no event comes before."""
-        self.slowness = 1.0
-        """Typical duration of a push as a multiple of its duration by the rates."""
         self.busy_until_s = -math.inf
         """Time at which the server will have received all booked pushes."""
-        self._slowness: deque[float] = deque(maxlen=LEARNED_FROM)
 
     def book(self, rates: NetworkState, now_s: float, most: int | None = LOOKED_AT) -> NetworkState:
         """Compute the next `most` starts (None: all) from `rates`, which are unchanged.
@@ -101,7 +96,7 @@ class Timetable:
             if now_s < push.end_s:  # a late push keeps the end that it missed
                 push.end_s, push.pieces = end, pieces
         for push in self.planned[:most]:
-            push.end_s, push.pieces = reserve(push, push.update.size_bytes * self.slowness, now_s)
+            push.end_s, push.pieces = reserve(push, push.update.size_bytes, now_s)
             push.begin_s = push.pieces[0][0] if push.pieces else now_s
         return network
 
@@ -141,19 +136,21 @@ class Timetable:
         """Record that a push was granted at `now_s`."""
         self.planned.remove(push)
         push.started_s = max(now_s, push.begin_s)
-        push.rated_s = (push.end_s - push.begin_s) / self.slowness
+        push.expected_s = push.end_s - push.begin_s
+        for other in self.under_way:
+            push.shared = True
+            other.shared = other.shared or now_s < (other.started_s or 0.0) + other.expected_s
         self.under_way.append(push)
 
-    def ended(self, push: Push, now_s: float) -> None:
-        """Record that a push has ended at `now_s`, and learn from its duration."""
-        if push.started_s is not None and push.rated_s >= LEAST_LEARNED_S and push in self.under_way:
-            self._slowness.append((now_s - push.started_s) / push.rated_s)
-            low, high = SLOWNESS
-            self.slowness = min(high, max(low, statistics.median(self._slowness)))
-        self.withdraw(push)
+    def rate_of(self, push: Push, now_s: float, believed: float) -> float:
+        """Return the rate of the NIC of a push that has ended, in bytes per second; `believed` if it does not show."""
+        if push.started_s is None or push.expected_s < LEAST_LEARNED_S or now_s <= push.started_s:
+            return believed
+        rate = max(1.0, push.update.size_bytes / (now_s - push.started_s))
+        return max(believed, 2 * rate) if push.shared else rate
 
     def withdraw(self, push: Push) -> None:
-        """Remove a push without learning from it."""
+        """Remove a push."""
         for pushes in (self.planned, self.under_way):
             if push in pushes:
                 pushes.remove(push)

@@ -18,7 +18,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -29,7 +28,6 @@ from prophet_scheduler.frontends.notices import warn_once
 
 if TYPE_CHECKING:  # a job without a coordinator loads none of it
     from prophet_mlfabric.client import CoordinatorClient
-    from prophet_mlfabric.conversation import Outcome
 
 T = TypeVar("T")
 RETRY_S = 0.002
@@ -118,6 +116,8 @@ class AsynchronousRounds:
         self.blocks, self.wire, self.worker = blocks, wire, worker
         self.pulls = WholePulls(wire, blocks.counted, sleep)
         self._coordinator = coordinator
+        if coordinator is not None:
+            coordinator.on_delay = self._note
         self.version = self.delay = self.own_updates = self.resumed = 0
         self.tally = Tally()
 
@@ -142,8 +142,7 @@ class AsynchronousRounds:
         blocks, before = self.blocks, self.version
         norm, size = blocks.hold_update(self.worker), blocks.size_bytes
         # The coordinator refuses versions that it does not know yet; an update then counts as older than it is.
-        asking = self._with_coordinator(lambda it: it.ask(size, min(self.version, it.version), norm))
-        permission = asking and self._with_coordinator(lambda it: asking.permission.result())
+        permission = self._with_coordinator(lambda it: it.ask(size, min(self.version, it.version), norm))
         goes, counted = permission is None or permission.goes, permission is not None and permission.coordinated
         if goes:
             self.tally.sent += 1
@@ -151,9 +150,8 @@ class AsynchronousRounds:
             self.wire.push(blocks.blocks)
         else:
             self.tally.dropped += 1
-        if goes and asking is not None:
-            asking.outcome.add_done_callback(self._note)
-            self._with_coordinator(lambda it: it.done(asking, size))
+        if goes and permission is not None:
+            self._with_coordinator(lambda it: it.done(permission))
         self.pulls.whole(blocks.blocks)
         self._take()
         if goes and not counted:
@@ -172,11 +170,10 @@ class AsynchronousRounds:
             logger.warning("the coordinator is no longer used (%s); updates go in order of arrival", what)
             return None
 
-    def _note(self, future: Future[Outcome]) -> None:
-        """Record an update's delay. Runs in the client's thread."""
-        if not future.cancelled() and (delay := future.result().delay) is not None:
-            self.delay = delay
-            self.tally.greatest_delay = max(self.tally.greatest_delay, delay)
+    def _note(self, delay: int) -> None:
+        """Record the delay of an applied update. Runs in the client's thread."""
+        self.delay = delay
+        self.tally.greatest_delay = max(self.tally.greatest_delay, delay)
 
     def _take(self) -> None:
         counts = self.blocks.take()

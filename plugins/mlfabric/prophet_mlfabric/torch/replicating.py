@@ -45,7 +45,7 @@ class ReplicatingWorker:
         self._orders: queue.SimpleQueue[Copy | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="prophet-replica", daemon=True)
         self._thread.start()
-        coordinator.on_copy(self._orders.put)
+        coordinator.on_copy = self._orders.put
 
     def close(self) -> None:
         """Make no more copies. Wait up to CLOSE_S for the current one."""
