@@ -33,6 +33,7 @@ from prophet_mlfabric.timetable import LEAD_S, Push, Timetable
 Addressed: TypeAlias = tuple[int, msg.Answer]
 """Worker, and a message to it."""
 
+SERVER: Node = 0
 MOST_OPEN = 64
 """Maximum open updates of one worker. More are refused before they cost anything."""
 MOST_KEPT = 128
@@ -70,9 +71,10 @@ class Coordination:
         terms = self.terms
         self.epoch = epoch
         self._nodes: dict[str, Node] = {}
+        """Workers' NICs by name; node 0 is the server's."""
         self._network = NetworkState((), ())
-        self._server = self._node(terms.server)
-        self._timetable = Timetable(self._server, terms.delay_bound)
+        self._add_link(terms.rate if terms.server_rate is None else terms.server_rate)
+        self._timetable = Timetable(SERVER, terms.delay_bound)
         self._ready: list[Push] = []
         """Updates for the next batches."""
         self._serials = itertools.count()
@@ -251,7 +253,7 @@ class Coordination:
         network = table.book(self._network, now_s, None)
         version = self.version + len(table.under_way) + len(table.planned)
         updates = [push.update for push in batch]
-        order, dropped = order_updates(updates, network, self._server, now_s, self.terms.delay_bound, version)
+        order, dropped = order_updates(updates, network, SERVER, now_s, self.terms.delay_bound, version)
         table.planned += [pushes[update.id] for update in order]
         self._drop(pushes[update.id] for update in dropped)
 
@@ -341,12 +343,13 @@ class Coordination:
 
     def _node(self, name: str) -> Node:
         if name not in self._nodes:
-            self._nodes[name] = len(self._nodes)
-            own = self.terms.server_rate if name == self.terms.server else None
-            link = Link.constant(self.terms.rate if own is None else own)
-            self._network.uplinks.append(link)
-            self._network.downlinks.append(link)
+            self._nodes[name] = len(self._network)
+            self._add_link(self.terms.rate)
         return self._nodes[name]
+
+    def _add_link(self, rate: float) -> None:
+        self._network.uplinks.append(Link.constant(rate))
+        self._network.downlinks.append(Link.constant(rate))
 
     def _say(self, worker: int, said: msg.Answer) -> None:
         self._to_say.append((worker, said))

@@ -18,13 +18,12 @@ from prophet_scheduler.core.errors import UserError
 class Terms:
     """Terms of a job's coordinator. Times in seconds, rates in bytes per second.
 
-    `delay_bound` is tau_max, None for none. `divergence_bound` is Div_max, None without a replica. `server` is the
-    parameter server's node. It does not report its rate, so `server_rate` holds in both directions (None: `rate`).
-    `rate` holds for each other node, in both directions, until it reports. Raises UserError for impossible values.
+    `delay_bound` is tau_max, None for none. `divergence_bound` is Div_max, None without a replica. `server_rate` is the
+    rate of the parameter server's NIC (None: `rate`). A worker's NIC has `rate` until its pushes show another. Raises
+    UserError for impossible values.
     """
 
     delay_bound: int | None = None
-    server: str = "server"
     rate: float = 1.25e9
     server_rate: float | None = None
     batch_s: float = 0.1
@@ -39,8 +38,6 @@ class Terms:
             raise UserError(f"--delay-bound {self.delay_bound}: an update has a delay of 1 even alone; give 1 or more")
         if self.divergence_bound is not None and not 0 < self.divergence_bound < math.inf:
             raise UserError(f"--divergence-bound {self.divergence_bound:g}: it is a norm; give a number above 0")
-        if not self.server:
-            raise UserError("--server is empty; give the name that the parameter server's NIC has among the nodes")
 
 
 @dataclass

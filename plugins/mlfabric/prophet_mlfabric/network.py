@@ -137,20 +137,13 @@ class NetworkState:
     __slots__ = ("downlinks", "uplinks")
 
     def __init__(self, uplinks: Iterable[Link], downlinks: Iterable[Link]) -> None:
-        """Both lists have one link for each node. Raises UserError if they differ in length."""
+        """Both lists have one link for each node."""
         self.uplinks = list(uplinks)
         self.downlinks = list(downlinks)
-        if len(self.uplinks) != len(self.downlinks):
-            raise UserError(f"{len(self.uplinks)} uplinks and {len(self.downlinks)} downlinks: give each node both")
 
     @classmethod
     def of_rates(cls, up: Sequence[float], down: Sequence[float]) -> NetworkState:
-        """Return a network of constant rates in bytes per second; each list has one per node. Raises UserError unless
-        all are positive and finite.
-        """
-        for rate in (*up, *down):
-            if not 0 < rate < math.inf:
-                raise UserError(f"a NIC of {rate} bytes per second: give every node a positive, finite rate")
+        """Return a network of constant rates in bytes per second, above 0; each list has one per node."""
         return cls(map(Link.constant, up), map(Link.constant, down))
 
     def __len__(self) -> int:

@@ -25,11 +25,10 @@ def coordinate(
     token_file: Annotated[Path, typer.Option(help="File with a line `TENANT TOKEN` for each job.")],
     listen: Annotated[str, typer.Option(help="HOST:PORT, with an address of this machine.")] = "0.0.0.0:9650",
     delay_bound: Annotated[int | None, typer.Option(help="Greatest delay of an update, in versions.")] = None,
-    server: Annotated[str, typer.Option(help="Name of the parameter server's NIC among the nodes.")] = "server",
-    server_rate: Annotated[str | None, typer.Option(help="Rate of that NIC, such as 10gbit; default: --rate.")] = None,
-    rate: Annotated[str, typer.Option(help="Rate of a NIC until its worker has reported it.")] = "10gbit",
+    server_rate: Annotated[str | None, typer.Option(help="Rate of the server's NIC; by default --rate.")] = None,
+    rate: Annotated[str, typer.Option(help="Rate of a worker's NIC until its pushes show another.")] = "10gbit",
     batch: Annotated[str, typer.Option(help="Longest time to gather updates before ordering them.")] = "100ms",
-    dead_after: Annotated[str, typer.Option(help="How long a worker may be silent before it counts as dead.")] = "10s",
+    dead_after: Annotated[str, typer.Option(help="How long a worker may have no connection.")] = "10s",
     divergence_bound: Annotated[float | None, typer.Option(help="How far a replica may be behind, as a norm.")] = None,
     status: Annotated[Path | None, typer.Option(help="JSON file for the outcomes of all updates.")] = None,
 ) -> None:
@@ -44,7 +43,6 @@ def coordinate(
 
     terms = Terms(
         delay_bound=delay_bound,
-        server=server,
         rate=parsed("--rate", rate, parse_rate) / 8,
         server_rate=None if server_rate is None else parsed("--server-rate", server_rate, parse_rate) / 8,
         batch_s=parsed("--batch", batch, parse_time),
@@ -52,7 +50,7 @@ def coordinate(
         divergence_bound=divergence_bound,
     )
     if terms.dead_s < LEAST_DEAD_S:
-        raise UserError(f"--dead-after {terms.dead_s:g}s: workers speak once a second; give {LEAST_DEAD_S:g}s or more")
+        raise UserError(f"--dead-after {terms.dead_s:g}s: a worker may reconnect; give {LEAST_DEAD_S:g}s or more")
     tokens = load_tokens(token_file)
     readable = token_file.stat().st_mode & stat.S_IROTH
     if status is not None:

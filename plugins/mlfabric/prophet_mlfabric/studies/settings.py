@@ -17,7 +17,6 @@ import numpy as np
 
 from prophet_mlfabric.network import Link, NetworkState, Node
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES
-from prophet_scheduler.core.errors import UserError
 
 GBIT = 1e9 / 8
 """Bytes per second."""
@@ -33,12 +32,6 @@ class Stragglers:
     chance: float
     factor: float
 
-    def __post_init__(self) -> None:
-        if not (0 <= self.chance <= 1 and 0 < self.factor < math.inf):
-            raise UserError(
-                f"stragglers {self.chance:g}, {self.factor:g}: give a chance from 0 to 1 and a factor above 0"
-            )
-
 
 @dataclass(frozen=True)
 class TrafficMix:
@@ -47,12 +40,6 @@ class TrafficMix:
     rates: tuple[float, ...]
     chances: tuple[float, ...]
     period_s: float = 5.0
-
-    def __post_init__(self) -> None:
-        if len(self.rates) != len(self.chances) or not math.isclose(sum(self.chances), 1.0) or min(self.chances) < 0:
-            raise UserError(f"background traffic: {len(self.rates)} rates need as many chances, which add up to 1")
-        if not all(0 < rate < math.inf for rate in (*self.rates, self.period_s)):
-            raise UserError("background traffic: give rates and a period above 0")
 
 
 COMPUTE: Mapping[str, Stragglers] = {
@@ -94,17 +81,6 @@ class Setting:
     block_bytes: float = MOST_BLOCK_BYTES
     report_lag_s: float = 0.2
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.workers < 1 or self.machines < 1 or self.workers < self.machines:
-            raise UserError(f"{self.workers} workers on {self.machines} machines: give every machine a worker")
-        for name in ("bandwidth", "model_bytes", "compute_s", "batch_s", "block_bytes"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise UserError(f"{name} {getattr(self, name)}: give a number above 0")
-        if not 0 <= self.overlap <= 1:
-            raise UserError(f"overlap {self.overlap}: give a part from 0 to 1")
-        if not 0 <= self.report_lag_s < math.inf or self.seed < 0:
-            raise UserError(f"report_lag_s {self.report_lag_s}, seed {self.seed}: give numbers of 0 or more")
 
     @property
     def server(self) -> Node:

@@ -9,7 +9,8 @@ on. They are recomputed whenever a flow starts or ends or a link changes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,28 +37,29 @@ def fair_rates(paths: NDArray[np.intp], capacities: NDArray[np.float64]) -> NDAr
     return rates
 
 
+@dataclass(eq=False)
+class Flow:
+    """A transfer: uplink and downlink as indices, bytes left, rate, and what to do at its end."""
+
+    path: tuple[int, int]
+    left: float
+    then: Callable[[], None]
+    rate: float = 0.0
+
+
 class SharedNetwork:
     """Flows between nodes, each with an uplink and a downlink."""
 
     def __init__(self, up: Sequence[float], down: Sequence[float]) -> None:
-        self._nodes = len(up)
-        self._now_s = 0.0
-        self._ids: NDArray[np.intp] = np.zeros(0, np.intp)
-        self._left: NDArray[np.float64] = np.zeros(0)
-        self._paths: NDArray[np.intp] = np.zeros((0, 2), np.intp)
-        self._rates: NDArray[np.float64] = np.zeros(0)
+        self._nodes, self._now_s = len(up), 0.0
+        self._flows: list[Flow] = []
         self._capacities = np.array([*up, *down], float)
-        self._next_id = 0
 
-    def start(self, source: Node, destination: Node, size_bytes: float, now_s: float) -> int:
-        """Start a flow. Return its number."""
+    def start(self, source: Node, destination: Node, size_bytes: float, now_s: float, then: Callable[[], None]) -> None:
+        """Start a flow."""
         self._advance(now_s)
-        self._ids = np.append(self._ids, self._next_id)
-        self._left = np.append(self._left, size_bytes)
-        self._paths = np.vstack((self._paths, [[source, self._nodes + destination]])).astype(np.intp)
-        self._next_id += 1
+        self._flows.append(Flow((source, self._nodes + destination), size_bytes, then))
         self._share()
-        return self._next_id - 1
 
     def change(self, up: Sequence[float], down: Sequence[float], now_s: float) -> None:
         """Set the links' rates from now on."""
@@ -67,21 +69,23 @@ class SharedNetwork:
 
     def next_end_s(self) -> float:
         """Return the time at which the next flow ends if nothing changes; infinity without flows."""
-        return math.inf if not len(self._ids) else self._now_s + float((self._left / self._rates).min())
+        return self._now_s + min((flow.left / flow.rate for flow in self._flows), default=math.inf)
 
-    def ended(self, now_s: float) -> list[int]:
+    def ended(self, now_s: float) -> list[Flow]:
         """Remove and return the flows that have ended by now."""
         self._advance(now_s)
-        done = self._left <= self._rates * ROUNDING_S
-        ended: list[int] = self._ids[done].tolist()
+        ended = [flow for flow in self._flows if flow.left <= flow.rate * ROUNDING_S]
         if ended:
-            self._ids, self._left, self._paths = self._ids[~done], self._left[~done], self._paths[~done]
+            self._flows = [flow for flow in self._flows if flow not in ended]
             self._share()
         return ended
 
     def _advance(self, now_s: float) -> None:
-        self._left = self._left - self._rates * (now_s - self._now_s)
+        for flow in self._flows:
+            flow.left -= flow.rate * (now_s - self._now_s)
         self._now_s = now_s
 
     def _share(self) -> None:
-        self._rates = fair_rates(self._paths, self._capacities)
+        paths = np.array([flow.path for flow in self._flows], np.intp).reshape(-1, 2)
+        for flow, rate in zip(self._flows, fair_rates(paths, self._capacities).tolist(), strict=True):
+            flow.rate = rate

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from prophet_mlfabric.distribution import distribute
 from prophet_mlfabric.network import NetworkState, end_of
 from prophet_mlfabric.ordering import Update
-from prophet_mlfabric.scheduler import BatchSchedule, Kind, PlannedTransfer, Scheduler
+from prophet_mlfabric.scheduler import BatchSchedule, PlannedTransfer, Scheduler
 from prophet_mlfabric.studies.settings import Rates
 from prophet_mlfabric.studies.sharing import SharedNetwork
 from prophet_mlfabric.studies.wire import Wire
@@ -153,7 +153,7 @@ class Scheduled:
 
 
 def _message(source: int, destination: int, size_bytes: float, after: Sequence[PlannedTransfer]) -> PlannedTransfer:
-    return PlannedTransfer(Kind.DIRECT, source, destination, size_bytes, (), tuple(after))
+    return PlannedTransfer(source, destination, size_bytes, (), tuple(after))
 
 
 class _Fair:
@@ -163,13 +163,12 @@ class _Fair:
         self._cluster = cluster
         self._rates = rates
         self._flows = SharedNetwork(*rates.at(0.0))
-        self._then: dict[int, Callable[[], None]] = {}
         self._generation = 0
         for change in rates.changes():
             cluster.at(change, self._change)
 
     def _start(self, source: int, destination: int, size_bytes: float, then: Callable[[], None]) -> None:
-        self._then[self._flows.start(source, destination, size_bytes, self._cluster.now_s)] = then
+        self._flows.start(source, destination, size_bytes, self._cluster.now_s, then)
         self._look_again()
 
     def _change(self) -> None:
@@ -185,7 +184,7 @@ class _Fair:
     def _ended(self, generation: int) -> None:
         if generation == self._generation:
             for flow in self._flows.ended(self._cluster.now_s):
-                self._then.pop(flow)()
+                flow.then()
             self._look_again()
 
 
