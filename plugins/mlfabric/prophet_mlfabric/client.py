@@ -185,9 +185,14 @@ class CoordinatorClient:
     def _until(self, question: msg.Request, answered: Callable[[], bool]) -> None:
         """Repeat a question until it is answered, or the coordinator is away."""
         self._heard_s = time.monotonic()
-        while not (answered() or self.away or self._ended.is_set()):
+
+        def over() -> bool:
+            return answered() or self.away or self._ended.is_set()
+
+        while not over():
+            sent_on = self._socket
             self._send(question)
-            self._changed.wait_for(lambda: answered() or self.away or self._ended.is_set(), self._bound_s / 4)
+            self._changed.wait_for(lambda: over() or self._socket is not sent_on, self._bound_s / 4)
             if time.monotonic() - self._heard_s >= self._bound_s and not answered():
                 self._be_away(f"it has not answered for {self._bound_s:g} s")
 
@@ -256,6 +261,8 @@ class CoordinatorClient:
     def _take(self, answer: msg.Answer, own: socket.socket) -> None:
         if self._socket is own:
             self._heard_s = time.monotonic()
+        elif not isinstance(answer, msg.Challenge | msg.Welcome | msg.Denied):
+            return
         match answer:
             case msg.Challenge():
                 hello = self._hello.model_copy(update={"version": self.version})

@@ -34,7 +34,6 @@ def test_the_coordinator_is_told_rates_and_bound(tmp_path: Path) -> None:
     assert options == {
         "--listen": "10.0.0.1:33007",
         "--token-file": str(tmp_path / "coordinator.token"),
-        "--server": "server0",
         "--server-rate": "25mbit",
         "--rate": "25mbit",
         "--delay-bound": "10",
