@@ -36,15 +36,7 @@ def test_reserving_leaves_the_rest_of_both_links() -> None:
     assert [rate_at(down, t) for t in (0, 2, 4, 5, 9)] == [3, 1, 0, 5, 5]
 
 
-@pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf])
-def test_an_impossible_nic_is_one_line(rate: float) -> None:
-    with pytest.raises(UserError, match="give every node a positive, finite rate"):
-        NetworkState.of_rates([1.0, rate], [1.0, 1.0])
-
-
-def test_links_without_partners_and_transfers_without_end_are_one_line() -> None:
-    with pytest.raises(UserError, match="2 uplinks and 1 downlinks"):
-        NetworkState.of_rates([1.0, 1.0], [1.0])
+def test_a_transfer_without_an_end_is_one_line() -> None:
     with pytest.raises(UserError, match="from node 0 to node 1 never ends"):
         NetworkState([Link.constant(0.0), WIDE], [WIDE, WIDE]).reserve(0, 1, 1.0, 0.0)
 

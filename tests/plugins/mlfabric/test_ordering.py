@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise, permutations
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from prophet_mlfabric.network import NetworkState
 from prophet_mlfabric.ordering import Ordering, Update, order_updates
-from prophet_scheduler.core.errors import UserError
 
 SERVER = 0
 Batch: TypeAlias = tuple[list[Update], NetworkState]
@@ -100,12 +98,6 @@ def test_of_updates_that_cannot_all_be_in_time_the_longest_are_dropped() -> None
     assert (ids(ordering.updates), ids(ordering.dropped)) == ([1, 2, 3], [0])
     assert order_updates(updates[:1], star([1]), SERVER, 0.0, 5, 8) == Ordering((), (updates[0],)), "it is too old"
     assert order_updates([], star([1]), SERVER, 0.0, 3, 0) == Ordering((), ())
-
-
-@pytest.mark.parametrize("wrong", [{"size_bytes": -1.0}, {"size_bytes": math.nan}, {"norm": -0.1}, {"norm": math.inf}])
-def test_an_impossible_update_is_one_line(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=r"update 7: .* give numbers of 0 or more"):
-        Update(**{"id": 7, "node": 1, "size_bytes": 1.0, **wrong})
 
 
 @st.composite
