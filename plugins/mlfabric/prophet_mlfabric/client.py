@@ -97,6 +97,8 @@ class CoordinatorClient:
         self._heard_s = 0.0
         # A worker makes less than one update per millisecond, so a restart does not use a number again.
         self._numbers = itertools.count(time.time_ns() // 1_000_000)
+        self._question: msg.Request | None = None
+        """Question that waits for an answer."""
         self._asked = -1
         """Update that waits for a grant."""
         self._answer: msg.Grant | msg.Denied | None = None
@@ -185,16 +187,13 @@ class CoordinatorClient:
     def _until(self, question: msg.Request, answered: Callable[[], bool]) -> None:
         """Repeat a question until it is answered, or the coordinator is away."""
         self._heard_s = time.monotonic()
-
-        def over() -> bool:
-            return answered() or self.away or self._ended.is_set()
-
-        while not over():
-            sent_on = self._socket
+        self._question = question
+        while not (answered() or self.away or self._ended.is_set()):
             self._send(question)
-            self._changed.wait_for(lambda: over() or self._socket is not sent_on, self._bound_s / 4)
+            self._changed.wait_for(lambda: answered() or self.away or self._ended.is_set(), self._bound_s / 4)
             if time.monotonic() - self._heard_s >= self._bound_s and not answered():
                 self._be_away(f"it has not answered for {self._bound_s:g} s")
+        self._question = None
 
     def _send(self, message: msg.Request) -> None:
         """Send a message, if this worker is admitted."""
@@ -272,8 +271,9 @@ class CoordinatorClient:
                 self._hello = self._hello.model_copy(update={"epoch": answer.epoch})
                 self.version = max(self.version, answer.version)
                 self._socket, self.away, self._refused = own, False, ""
-                for done in self._unheard.values():
-                    self._send(done)
+                for message in (*self._unheard.values(), self._question):
+                    if message is not None:
+                        self._send(message)
             case msg.Grant():
                 self.version = max(self.version, answer.version)
                 if answer.update == self._asked:

@@ -201,7 +201,7 @@ class Coordination:
         if (push := worker.open.get(number)) is not None:
             norm, granted = push.update.norm, push.started_s is not None
             node, uplinks = push.update.node, self._network.uplinks
-            uplinks[node] = Link.constant(self._timetable.rate_of(push, now_s, uplinks[node].rates[0]))
+            uplinks[node] = Link.constant(self._timetable.learned(push, now_s, uplinks[node].rates[0]))
             self._close(push)
         self.lag.changed(norm)
         self.version += 1

@@ -7,8 +7,9 @@ A real network does not follow the scheduler's reservations (MLfabric, section 5
 Starts are computed again after every event: first the rest of the pushes in flight, then the planned ones in order. A
 late push keeps its bandwidth until it has taken twice its expected time.
 
-A push that had the server's link for itself shows the rate that an engine gets from its worker's NIC. One that shared
-the link shows only that the NIC has this rate or more; twice as much is believed, as a later push alone will correct.
+An engine does not get the whole rate of a NIC, so the slowdown is learned from the newest pushes. A push that takes
+much longer or shorter than that shows another rate of its worker's NIC. If it shared the server's link, the NIC has
+this rate or more: twice as much is believed, and a later push alone corrects it.
 
 The delay bound needs no reservations. A push has at most the delay
 
@@ -22,6 +23,8 @@ its start is therefore in time at its end: the bound holds on any network (Eq. 9
 from __future__ import annotations
 
 import math
+import statistics
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -32,6 +35,12 @@ LEAD_S = 2e-3
 """Seconds by which a grant precedes its start, so that it reaches the worker before the wire is idle."""
 LOOKED_AT = 32
 """Number of the next pushes whose starts are computed; later ones start no earlier."""
+LEARNED_FROM = 15
+"""Number of newest pushes over which the median slowdown is taken."""
+SLOWNESS = (0.5, 8.0)
+"""Bounds on the slowdown."""
+USUAL = 1.5
+"""Factor within which the duration of a push says nothing of its NIC."""
 LEAST_LEARNED_S = 1e-3
 """Minimum expected seconds of a push to learn from: shorter ones depend on messages more than on rates."""
 
@@ -41,8 +50,8 @@ class Push:
     """Update `number` of a worker, from its request to its end. Times in seconds, on the caller's clock.
 
     `begin_s` and `end_s` are expected times, and `pieces` the bandwidth used between them. `started_s` is None before
-    the grant; `expected_s` is the duration expected at the grant, and `shared` is True if another push was in flight in
-    this time.
+    the grant; `expected_s` is the duration expected at the grant, with this `slowness`, and `shared` is True if another
+    push was in flight in this time.
     """
 
     worker: int
@@ -51,6 +60,7 @@ class Push:
     asked_s: float
     started_s: float | None = None
     expected_s: float = 0.0
+    slowness: float = 1.0
     shared: bool = False
     begin_s: float = math.inf
     end_s: float = math.inf
@@ -74,6 +84,9 @@ class Timetable:
         self.under_way: list[Push] = []
         self.next_s = math.inf
         """Time at which `due` will return something if no event comes before."""
+        self.slowness = 1.0
+        """Typical duration of a push as a multiple of its duration by the rates."""
+        self._slowness: deque[float] = deque(maxlen=LEARNED_FROM)
         self.busy_until_s = -math.inf
         """Time at which the server will have received all booked pushes."""
 
@@ -96,7 +109,7 @@ class Timetable:
             if now_s < push.end_s:  # a late push keeps the end that it missed
                 push.end_s, push.pieces = end, pieces
         for push in self.planned[:most]:
-            push.end_s, push.pieces = reserve(push, push.update.size_bytes, now_s)
+            push.end_s, push.pieces = reserve(push, push.update.size_bytes * self.slowness, now_s)
             push.begin_s = push.pieces[0][0] if push.pieces else now_s
         return network
 
@@ -136,17 +149,25 @@ class Timetable:
         """Record that a push was granted at `now_s`."""
         self.planned.remove(push)
         push.started_s = max(now_s, push.begin_s)
-        push.expected_s = push.end_s - push.begin_s
+        push.expected_s, push.slowness = push.end_s - push.begin_s, self.slowness
         for other in self.under_way:
             push.shared = True
             other.shared = other.shared or now_s < (other.started_s or 0.0) + other.expected_s
         self.under_way.append(push)
 
-    def rate_of(self, push: Push, now_s: float, believed: float) -> float:
-        """Return the rate of the NIC of a push that has ended, in bytes per second; `believed` if it does not show."""
+    def learned(self, push: Push, now_s: float, believed: float) -> float:
+        """Learn from the duration of a push that has ended. Return the rate of its NIC, in bytes per second: `believed`
+        if this has not shown another.
+        """
         if push.started_s is None or push.expected_s < LEAST_LEARNED_S or now_s <= push.started_s:
             return believed
-        rate = max(1.0, push.update.size_bytes / (now_s - push.started_s))
+        longer = (now_s - push.started_s) / push.expected_s
+        rate = max(1.0, push.update.size_bytes * push.slowness / (now_s - push.started_s))
+        self._slowness.append(longer * push.slowness)
+        low, high = SLOWNESS
+        self.slowness = min(high, max(low, statistics.median(self._slowness)))
+        if 1 / USUAL < longer < USUAL:
+            return believed
         return max(believed, 2 * rate) if push.shared else rate
 
     def withdraw(self, push: Push) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from prophet_mlfabric.network import NetworkState
 from prophet_mlfabric.ordering import Update
 from prophet_mlfabric.timetable import Push, Timetable
@@ -56,21 +58,31 @@ def test_the_delay_bound_keeps_a_place_for_one_that_was_planned_before() -> None
     assert table.due(3, 0.0) == ([second], [first])
 
 
-def test_a_push_alone_shows_its_rate_and_one_that_shared_the_link_half_of_it_or_more() -> None:
-    alone, slow, beside = push(1), push(2), push(3)
-    table = timetable(alone, slow, beside)
-    table.start(alone, 0.0)
-    assert table.rate_of(alone, 5.0, believed=10.0) == 2.0
-    table.withdraw(alone)
-    table.book(NETWORK, 5.0)
-    table.start(slow, 5.0)
-    table.start(beside, 6.5)
-    # The second came when the first was late, so it says nothing of the first, which had been alone.
-    assert table.rate_of(slow, 10.0, believed=10.0) == 2.0
-    assert table.rate_of(beside, 8.5, believed=3.0) == 10.0
-    assert table.rate_of(beside, 26.5, believed=3.0) == 3.0
-    tiny = push(1, size=1e-3)
+def test_how_much_longer_than_by_the_rates_pushes_take_is_learned() -> None:
+    pushes = [push(1 + place % 3) for place in range(5)]
+    table = timetable(*pushes)
+    now = 0.0
+    for each in pushes[:3]:
+        table.start(each, now)
+        now += 1.4
+        assert table.learned(each, now, believed=10.0) == 10.0, "an engine is not as fast as its NIC"
+        table.withdraw(each)
+        table.book(NETWORK, now)
+    assert table.slowness == pytest.approx(1.4)
+    assert (pushes[3].begin_s, pushes[3].end_s, pushes[4].begin_s) == pytest.approx((4.2, 5.6, 5.6))
+
+
+def test_a_push_alone_shows_its_nics_rate_and_one_that_shared_the_link_half_of_it_or_more() -> None:
+    slow, beside, tiny = push(2), push(3), push(1, size=1e-3)
+    table = timetable(slow, beside)
+    table.start(slow, 0.0)
+    table.book(NETWORK, 1.5)
+    table.start(beside, 1.5)
+    # The second came when the first was late, so the first had been alone.
+    assert table.learned(slow, 5.0, believed=10.0) == 2.0
+    assert table.learned(beside, (beside.started_s or 0.0) + 4.0, believed=3.0) == 5.0
+    assert table.learned(beside, 26.5, believed=3.0) == 3.0
     table.planned.append(tiny)
     table.book(NETWORK, 30.0)
     table.start(tiny, 30.0)
-    assert table.rate_of(tiny, 31.0, believed=3.0) == 3.0, "it depends on messages"
+    assert table.learned(tiny, 31.0, believed=3.0) == 3.0, "it depends on messages"
