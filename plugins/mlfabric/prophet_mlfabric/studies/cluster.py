@@ -20,7 +20,7 @@ from typing import Any
 from prophet_mlfabric.ordering import Update
 from prophet_mlfabric.studies.agenda import Agenda
 from prophet_mlfabric.studies.settings import Computations, Rates, Setting
-from prophet_mlfabric.studies.transports import Blockwise, Carrier, Ring, Scheduled, Shared, Tree
+from prophet_mlfabric.studies.transports import Carrier, Ring, Scheduled, Shared, Tree
 
 HORIZON_S = 3600.0
 """Virtual seconds after which a job is stopped if nothing else stops it."""
@@ -47,8 +47,6 @@ def mlfabric_a(delay_bound: int | None) -> Method:
 
 MLFABRIC_S = Method(Scheduled, synchronous=True)
 ASYNC = Method(Shared)
-PS_SYNC = Method(Blockwise, synchronous=True)
-"""BytePS's synchronous servers."""
 RR_SYNC = Method(Ring, synchronous=True)
 TR_SYNC = Method(Tree, synchronous=True)
 

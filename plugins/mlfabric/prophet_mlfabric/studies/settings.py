@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from prophet_mlfabric.network import Link, NetworkState, Node
-from prophet_scheduler.core.cut import MOST_BLOCK_BYTES
 
 GBIT = 1e9 / 8
 """Bytes per second."""
@@ -64,8 +63,7 @@ class Setting:
     fraction of a computation that a ring all-reduce can overlap (section 2: 100 ms of computation and 160 ms of
     communication take 200 ms, so 60 ms); a straggler's overlap is no longer. Batches are ordered every `batch_s`. If
     `eager`, as in real jobs, a batch is ordered sooner if the server's NIC would have nothing left to receive, and a
-    model is sent as soon as that NIC has bandwidth left. `block_bytes` is the unit in which a synchronous server sums
-    and answers; the default is BytePS's.
+    model is sent as soon as that NIC has bandwidth left.
     """
 
     stragglers: Stragglers = COMPUTE["C1"]
@@ -78,7 +76,6 @@ class Setting:
     overlap: float = 0.6
     batch_s: float = 0.1
     eager: bool = False
-    block_bytes: float = MOST_BLOCK_BYTES
     report_lag_s: float = 0.2
     seed: int = 0
 

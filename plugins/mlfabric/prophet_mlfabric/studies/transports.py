@@ -6,7 +6,6 @@ Rule of this file: what is sent when, over which links. The cluster decides who 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -201,62 +200,6 @@ class Shared(_Fair):
         model, version = cluster.learner.read(), cluster.version
         then = partial(cluster.has_model, worker, model, version)
         self._start(setting.server, setting.machine_of(worker), setting.model_bytes, then)
-
-
-class Blockwise(_Fair):
-    """A synchronous parameter server that sums and answers block by block, as BytePS's does.
-
-    A worker pushes its blocks one after another, and pulls each once the server has it from all workers: pushing and
-    pulling overlap except for one block. Blocks are numbered from the start of the job.
-    """
-
-    def __init__(self, cluster: StudiedCluster, rates: Rates) -> None:
-        super().__init__(cluster, rates)
-        setting = cluster.setting
-        self._blocks = max(1, math.ceil(setting.model_bytes / setting.block_bytes))
-        self._size = setting.model_bytes / self._blocks
-        self._arrived: Counter[int] = Counter()
-        self._summed = 0
-        self._pulled = [0] * setting.workers
-        self._pulling = [False] * setting.workers
-        self._wanted: dict[int, int] = {}
-        """By worker that waits for a model: the number of blocks pulled by the time it has it."""
-
-    def push(self, worker: int, update: Update) -> None:
-        self._cluster.record.sent_to_server += 1
-        self._push_from(update, self._pulled[worker], self._pulled[worker] + self._blocks)
-
-    def _push_from(self, update: Update, block: int, end: int) -> None:
-        self._start(update.node, self._cluster.setting.server, self._size, partial(self._at_server, update, block, end))
-
-    def _at_server(self, update: Update, block: int, end: int) -> None:
-        self._arrived[block] += 1
-        if block + 1 < end:
-            self._push_from(update, block + 1, end)
-        if self._arrived[block] == self._cluster.setting.workers:
-            del self._arrived[block]
-            self._summed = block + 1
-            for worker in range(self._cluster.setting.workers):
-                self._pull_next(worker)
-        if block + 1 == end:
-            self._cluster.applied([update])
-
-    def _pull_next(self, worker: int) -> None:
-        setting = self._cluster.setting
-        if not self._pulling[worker] and self._pulled[worker] < self._summed:
-            self._pulling[worker] = True
-            self._start(setting.server, setting.machine_of(worker), self._size, partial(self._at_worker, worker))
-
-    def _at_worker(self, worker: int) -> None:
-        self._pulling[worker] = False
-        self._pulled[worker] += 1
-        self._pull_next(worker)
-        if self._wanted.get(worker) == self._pulled[worker]:
-            del self._wanted[worker]
-            self._cluster.has_model(worker, self._cluster.learner.read(), self._cluster.version)
-
-    def pull(self, worker: int) -> None:
-        self._wanted[worker] = self._cluster.version * self._blocks
 
 
 class _AllReduce:

@@ -18,7 +18,6 @@ from prophet_mlfabric.scheduler import PlannedTransfer
 from prophet_mlfabric.studies.cluster import (
     ASYNC,
     MLFABRIC_S,
-    PS_SYNC,
     RR_SYNC,
     TR_SYNC,
     Method,
@@ -53,7 +52,6 @@ METHODS = {
     "rr-sync": RR_SYNC,
     "tr-sync": TR_SYNC,
     "mlfabric-a-replica": replace(mlfabric_a(8), divergence_bound=6.0, momentum=0.5),
-    "ps-sync": PS_SYNC,
 }
 
 
@@ -230,8 +228,7 @@ def test_one_seed_is_one_run_to_the_last_digit_and_another_is_not(name: str, gol
     setting = Setting(COMPUTE["C2"], NETWORK["N2"], workers=10, machines=5, seed=3)
     first, again = (run(setting, METHODS[name], horizon_s=20.0) for _ in range(2))
     assert first == again
-    if name != "ps-sync":
-        golden.check(f"mlfabric/{name}", held(first))
+    golden.check(f"mlfabric/{name}", held(first))
     assert first != run(replace(setting, seed=4), METHODS[name], horizon_s=20.0)
     assert first.applied_s == sorted(first.applied_s)
 
