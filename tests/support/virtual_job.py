@@ -16,8 +16,7 @@ import numpy as np
 
 from prophet_mlfabric import messages as msg
 from prophet_mlfabric.connections import Connections, Outgoing
-from prophet_mlfabric.coordination import Coordination
-from prophet_mlfabric.job import Terms
+from prophet_mlfabric.coordination import Coordination, Terms
 from prophet_mlfabric.studies.agenda import Agenda
 
 TENANT, TOKEN = "job", "a token of the tests"

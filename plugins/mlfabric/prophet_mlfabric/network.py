@@ -151,9 +151,7 @@ class NetworkState:
 
     def end(self, source: Node, destination: Node, size_bytes: float, start_s: float) -> float:
         """Return t_en, the end of a transfer. A transfer within a node takes no time."""
-        if source == destination:
-            return start_s
-        return end_of(self.uplinks[source], self.downlinks[destination], size_bytes, start_s)
+        return self.pieces(source, destination, size_bytes, start_s)[0]
 
     def pieces(self, source: Node, destination: Node, size_bytes: float, start_s: float) -> tuple[float, list[Piece]]:
         """Return the end of a transfer and its parts; no parts if it never ends."""

@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from prophet_mlfabric.connections import Connections, Outgoing
-from prophet_mlfabric.coordination import Coordination
-from prophet_mlfabric.job import Terms
+from prophet_mlfabric.coordination import Coordination, Terms
 from prophet_mlfabric.messages import LENGTH_BYTES, MOST_ANSWER_BYTES, MOST_REQUEST_BYTES, framed, take_frames
 from prophet_mlfabric.settings import host_and_port
 from prophet_scheduler.core.errors import UserError

@@ -10,8 +10,7 @@ from typing import TypeAlias
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet_mlfabric.aggregation import Aggregation, Group, aggregate
-from prophet_mlfabric.distribution import distribute
+from prophet_mlfabric.aggregation import Aggregation, Group, aggregate, distribute
 from prophet_mlfabric.network import NetworkState
 from prophet_mlfabric.ordering import Update
 

@@ -18,8 +18,7 @@ from prophet_mlfabric import client as client_module
 from prophet_mlfabric import messages as msg
 from prophet_mlfabric import server as server_module
 from prophet_mlfabric.client import CoordinatorClient
-from prophet_mlfabric.coordination import Coordination
-from prophet_mlfabric.job import Terms
+from prophet_mlfabric.coordination import Coordination, Terms
 from prophet_mlfabric.server import CoordinatorServer, coordinator
 from prophet_mlfabric.settings import CoordinatorSettings, coordinator_from_environ
 from prophet_scheduler.core.errors import UserError

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from prophet_mlfabric import messages as msg
-from prophet_mlfabric.coordination import MOST_KEPT, MOST_OPEN, MOURNED, Addressed, Coordination
-from prophet_mlfabric.job import Terms
+from prophet_mlfabric.coordination import MOST_KEPT, MOST_OPEN, MOURNED, Addressed, Coordination, Terms
 
 TERMS = Terms(rate=100.0, dead_s=10.0, lease_s=30.0)
 

@@ -10,8 +10,7 @@ from dataclasses import replace
 import pytest
 
 from prophet_mlfabric import messages as msg
-from prophet_mlfabric.coordination import CHECK_S, Addressed, Coordination
-from prophet_mlfabric.job import Terms
+from prophet_mlfabric.coordination import CHECK_S, Addressed, Coordination, Terms
 from prophet_mlfabric.lag import RETRY_S
 from prophet_scheduler.core.errors import UserError
 

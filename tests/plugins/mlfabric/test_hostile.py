@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from prophet_mlfabric import messages as msg
 from prophet_mlfabric.connections import Connections, Outgoing
-from prophet_mlfabric.coordination import Coordination
-from prophet_mlfabric.job import Terms
+from prophet_mlfabric.coordination import Coordination, Terms
 from prophet_scheduler.core.errors import UserError
 
 TOKENS = {"a": "the token of tenant a", "b": "the token of tenant b"}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from prophet_mlfabric.job import Terms
+from prophet_mlfabric.coordination import Terms
 from support.virtual_job import Habits, VirtualJob
 
 TERMS = Terms(delay_bound=9, rate=10e6, dead_s=3.0, lease_s=8.0)

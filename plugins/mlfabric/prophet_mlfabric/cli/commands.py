@@ -33,7 +33,7 @@ def coordinate(
     status: Annotated[Path | None, typer.Option(help="JSON file for the outcomes of all updates.")] = None,
 ) -> None:
     """Coordinate asynchronous jobs (MLfabric) until Ctrl-C or SIGTERM."""
-    from prophet_mlfabric.job import Terms
+    from prophet_mlfabric.coordination import Terms
     from prophet_mlfabric.server import CoordinatorServer, coordinator
     from prophet_mlfabric.settings import load_tokens
     from prophet_scheduler.cli.options import parsed

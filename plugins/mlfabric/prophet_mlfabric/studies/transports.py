@@ -6,17 +6,17 @@ Rule of this file: what is sent when, over which links. The cluster decides who 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from prophet_mlfabric.distribution import distribute
-from prophet_mlfabric.network import NetworkState, end_of
+from prophet_mlfabric.aggregation import distribute
+from prophet_mlfabric.network import NetworkState, Node, end_of
 from prophet_mlfabric.ordering import Update
 from prophet_mlfabric.scheduler import BatchSchedule, PlannedTransfer, Scheduler
 from prophet_mlfabric.studies.settings import Rates
 from prophet_mlfabric.studies.sharing import SharedNetwork
-from prophet_mlfabric.studies.wire import Wire
 
 if TYPE_CHECKING:
     from prophet_mlfabric.studies.cluster import StudiedCluster
@@ -32,6 +32,46 @@ class Carrier(Protocol):
 
     def pull(self, worker: int) -> None:
         """Send a worker the model after its update; tell the cluster when the worker has it."""
+
+
+class Wire:
+    """True network of a job, scheduled transfers on it, and what the scheduler may know of them (section 4).
+
+    Transfers are reserved, in order, in the true network: each gets the bandwidth that earlier ones leave. The
+    scheduler plans with the rates that the monitor has reported, less the rest of the transfers in flight.
+    """
+
+    def __init__(self, rates: Rates) -> None:
+        self._rates = rates
+        self._true = rates.network()
+        self._under_way: list[PlannedTransfer] = []
+
+    def send(self, transfer: PlannedTransfer, now_s: float) -> PlannedTransfer:
+        """Send a transfer once those in `after` have ended, with lower priority than all sent before it. Return it with
+        its true end and pieces.
+        """
+        start = max((earlier.end_s for earlier in transfer.after), default=now_s)
+        source, destination = transfer.source, transfer.destination
+        end, pieces = self._true.pieces(source, destination, transfer.size_bytes, max(now_s, start))
+        self._true.take(source, destination, pieces)
+        transfer.end_s, transfer.pieces = end, pieces
+        self._under_way.append(transfer)
+        return transfer
+
+    def believed(self, now_s: float) -> tuple[NetworkState, dict[Node, float]]:
+        """Return the network that the scheduler plans with, and when it expects all transfers in flight to each node to
+        end; minus infinity if there are none.
+        """
+        self._true.forget(now_s)
+        self._under_way = [transfer for transfer in self._under_way if transfer.end_s > now_s]
+        network = self._rates.reported(now_s)
+        ends: dict[PlannedTransfer, float] = {}
+        until: dict[Node, float] = defaultdict(lambda: -math.inf)
+        for transfer in self._under_way:
+            start = max((ends.get(earlier, now_s) for earlier in transfer.after), default=now_s)
+            end = network.reserve(transfer.source, transfer.destination, transfer.left_bytes(now_s), start)
+            ends[transfer], until[transfer.destination] = end, max(until[transfer.destination], end)
+        return network, until
 
 
 class Scheduled:

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from prophet_mlfabric.cli.commands import coordinate, summary
-from prophet_mlfabric.coordination import Coordination
-from prophet_mlfabric.job import Terms
+from prophet_mlfabric.coordination import Coordination, Terms
 from prophet_mlfabric.messages import Done, Hello
 from prophet_scheduler.core.errors import UserError
 

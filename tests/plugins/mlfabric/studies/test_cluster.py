@@ -36,7 +36,7 @@ from prophet_mlfabric.studies.settings import (
     Stragglers,
     TrafficMix,
 )
-from prophet_mlfabric.studies.wire import Wire
+from prophet_mlfabric.studies.transports import Wire
 from prophet_scheduler.core.errors import UserError
 from support.golden import Golden, Json
 from support.links import rate_at
