@@ -2,11 +2,9 @@
 
 Rule of this file: one connection, whose answers a thread reads. The caller's threads send, and wait for answers.
 
-A question is repeated every quarter of the bound until it is answered, which covers a lost connection and a restarted
-coordinator. If nothing is heard for longer than the bound meanwhile, the coordinator is *away*: updates go in arrival
-order until it has admitted this worker again. It is then told of all updates that it has not acknowledged, so that its
-count of versions stays true. An exception in the thread ends it with one warning, and the coordinator is away from then
-on.
+A question is repeated until it is answered. If nothing is heard for longer than the bound meanwhile, the coordinator is
+*away*: updates go in arrival order until it has admitted this worker again. It is then told of all updates that it has
+not acknowledged, so that its count of versions stays true.
 
 A worker's round, in this order:
 
@@ -37,8 +35,10 @@ from prophet_scheduler.hub import lives_or_ends
 
 logger = logging.getLogger("prophet_scheduler")
 
-RECONNECT_S = (0.1, 2.0)
-"""First and longest wait, in seconds, before reconnecting; the wait doubles."""
+RECONNECT_S = 0.5
+"""Seconds before reconnecting."""
+CONNECT_S = 2.0
+"""Maximum seconds to connect."""
 LONGEST_S = 60.0
 """Maximum seconds to wait for a grant, however often the coordinator says to wait."""
 MOST_UNHEARD = 1000
@@ -181,8 +181,7 @@ class CoordinatorClient:
                     self._socket.shutdown(socket.SHUT_WR)
             self._ended.set()
             self._changed.notify_all()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(CLOSE_S)
+        self._thread.join(CLOSE_S)
 
     def _until(self, question: msg.Request, answered: Callable[[], bool]) -> None:
         """Repeat a question until it is answered, or the coordinator is away."""
@@ -219,16 +218,15 @@ class CoordinatorClient:
     # The reading thread.
 
     def _run(self) -> None:
-        why, wait_s = "this worker has left it", 0.0
+        why = "this worker has left it"
         try:
-            while not self._ended.wait(wait_s):
-                wait_s = min(max(RECONNECT_S[0], 2 * wait_s), RECONNECT_S[1])
+            while not self._ended.is_set():
                 try:
-                    with socket.create_connection(self._place, RECONNECT_S[1]) as own:
-                        if self._read(own):
-                            wait_s = RECONNECT_S[0]
+                    with socket.create_connection(self._place, CONNECT_S) as own:
+                        self._read(own)
                 except (OSError, UserError) as error:
                     logger.debug("no connection to the coordinator: %s", error)
+                self._ended.wait(RECONNECT_S)
         except Exception as error:
             # Prophet's own failure: the job continues without it.
             why = f"{type(error).__name__}: {error}"
@@ -237,25 +235,23 @@ class CoordinatorClient:
             self._ended.set()
             self._be_away(why)
 
-    def _read(self, own: socket.socket) -> bool:
-        """Introduce this worker, then handle all answers. Return True if it was admitted."""
+    def _read(self, own: socket.socket) -> None:
+        """Introduce this worker, then handle all answers."""
         lives_or_ends(own)
         own.settimeout(None)
         own.sendall(msg.framed(self._hello))
-        received, admitted = bytearray(), False
+        received = bytearray()
         try:
             while data := own.recv(1 << 16):
                 received += data
                 for frame in msg.take_frames(received, msg.MOST_ANSWER_BYTES):
                     with self._changed:
                         self._take(msg.decode_answer(frame), own)
-                        admitted = admitted or self._socket is own
                         self._changed.notify_all()
         finally:
             with self._changed:
                 if self._socket is own:
                     self._socket = None
-        return admitted
 
     def _take(self, answer: msg.Answer, own: socket.socket) -> None:
         if self._socket is own:

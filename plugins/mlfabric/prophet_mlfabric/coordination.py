@@ -45,8 +45,6 @@ MOST_PLANNED = 32
 """Number of planned pushes from which on no further batch is decided. A later batch has more to choose from."""
 CHECK_S = 0.5
 """Seconds between two checks for dead workers."""
-MOURNED = 3
-"""Multiple of `dead_s` after which the end of a job no longer waits for a worker without a connection."""
 COPIES = 1 << 20
 """Copy numbers in each epoch, so that a copy from before a restart is never mistaken for another."""
 
@@ -159,11 +157,6 @@ class Coordination:
         """Dead workers that the others were told not to wait for."""
         self.lag.begin()
 
-    @property
-    def replicated(self) -> bool:
-        """True if a replica's lag is bounded."""
-        return self.terms.divergence_bound is not None
-
     def open_updates(self) -> list[tuple[int, int]]:
         """Return pairs of worker and update that were asked for and are not finished."""
         return [(worker.number, number) for worker in self._workers.values() for number in worker.open]
@@ -175,7 +168,7 @@ class Coordination:
         known = self._workers.get(hello.worker)
         anew = known is None or known.incarnation != hello.incarnation
         begins = anew and not any(worker.alive for worker in self._workers.values())
-        if hello.replicates and not self.replicated:
+        if hello.replicates and not self.lag.bounded:
             why = "PROPHET_REPLICA is set, but the coordinator has no bound: start it with --divergence-bound"
             return [self._refusal(hello.worker, why)]
         if known is None and not begins and len(self._workers) >= self.terms.most_workers:
@@ -221,7 +214,7 @@ class Coordination:
                 self.lag.answered(request.number, worker, request.reason, now_s)
             case msg.Bye():
                 self._forget(known)
-                self._part(known, first, now_s)
+                self._part(known, first)
         return self._said()
 
     def _ask(self, worker: JobWorker, ask: msg.Ask, now_s: float) -> None:
@@ -274,16 +267,15 @@ class Coordination:
             counts.ungranted += 1
         self._finish(worker, msg.Applied(update=number, version=self.version, delay=delay))
 
-    def _part(self, worker: JobWorker, first: bool, now_s: float) -> None:
+    def _part(self, worker: JobWorker, first: bool) -> None:
         """Tell a worker that has ended how many others still work, and which have died. Once none works, tell all."""
         workers = self._workers.values()
-        left = {other.number: other for other in workers if not other.ended}
-        working = {number for number, other in left.items() if now_s - other.heard_s <= MOURNED * self.terms.dead_s}
-        died = (self._left_behind | left.keys()) - working
+        working = sum(other.alive for other in workers)
+        died = self._left_behind | {other.number for other in workers if not (other.alive or other.ended)}
         if not working:
             self._left_behind = died
         for other in [other for other in workers if other.ended] if first and not working else [worker]:
-            self._say(other.number, msg.Parting(working=len(working), died=tuple(sorted(died))))
+            self._say(other.number, msg.Parting(working=working, died=tuple(sorted(died))))
 
     # Timed actions.
 
@@ -359,8 +351,9 @@ class Coordination:
             elif worker.alive and now_s - worker.heard_s > self.terms.dead_s:
                 self.counts.died += 1
                 self._forget(worker)
-        for push in self._timetable.overdue(now_s - self.terms.lease_s):
-            self._lose(push)
+        for push in list(self._timetable.under_way):
+            if push.end_s < now_s - self.terms.lease_s:
+                self._lose(push)
 
     # Updates that are not applied.
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.files import read_text
 from prophet_scheduler.core.settings import (
     COORDINATOR,
     COORDINATOR_BOUND_S,
@@ -24,8 +25,6 @@ from prophet_scheduler.core.settings import (
 )
 
 DEFAULT_COORDINATOR_BOUND_S = 5.0
-MOST_TOKENS_BYTES = 1 << 20
-"""Maximum bytes of a token file: a device given as one may be endless."""
 _LINE = re.compile(r"([A-Za-z0-9._:-]{1,128})\s+(\S{16,})")
 """A shorter token could be guessed from one overheard proof."""
 
@@ -83,13 +82,10 @@ def load_tokens(path: Path) -> dict[str, str]:
     Raises UserError, which never contains a token.
     """
     try:
-        with path.open("rb") as file:
-            text = file.read(MOST_TOKENS_BYTES + 1).decode()
-        reason = f"more than {MOST_TOKENS_BYTES} bytes" if len(text) > MOST_TOKENS_BYTES else ""
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
-        reason = str(error.strerror) if isinstance(error, OSError) else "not UTF-8 text"
-    if reason:
-        raise UserError(f"{path}: cannot be read ({reason}); give a file with lines `TENANT TOKEN`")
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UserError(f"{path}: cannot be read ({reason}); give a file with lines `TENANT TOKEN`") from None
     tokens: dict[str, str] = {}
     for place, line in enumerate(map(str.strip, text.splitlines()), start=1):
         if not line or line.startswith("#"):

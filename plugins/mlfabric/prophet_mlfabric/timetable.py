@@ -25,7 +25,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from prophet_mlfabric.network import NetworkState, Node, Piece
@@ -175,7 +174,3 @@ class Timetable:
         for pushes in (self.planned, self.under_way):
             if push in pushes:
                 pushes.remove(push)
-
-    def overdue(self, since_s: float) -> Sequence[Push]:
-        """Return the pushes whose expected end was before `since_s`."""
-        return [push for push in self.under_way if push.end_s < since_s]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from prophet_mlfabric import messages as msg
-from prophet_mlfabric.coordination import MOST_KEPT, MOST_OPEN, MOURNED, Addressed, Coordination, Terms
+from prophet_mlfabric.coordination import MOST_KEPT, MOST_OPEN, Addressed, Coordination, Terms
 
 TERMS = Terms(rate=100.0, dead_s=10.0, lease_s=30.0)
 
@@ -259,9 +259,9 @@ def test_at_the_end_a_worker_hears_who_still_works_and_who_has_died() -> None:
     coordination = job(3)
     assert coordination.receive(0, msg.Bye(), 1.0) == [(0, msg.Parting(working=2))]
     coordination.disconnected(2)
-    for second in range(1, 2 + int(MOURNED * TERMS.dead_s)):
+    for second in range(1, 2 + int(TERMS.dead_s)):
         coordination.turn(float(second))
-    end_s = 1.0 + MOURNED * TERMS.dead_s
+    end_s = 1.0 + TERMS.dead_s
     assert coordination.receive(0, msg.Bye(), end_s) == [(0, msg.Parting(working=1, died=(2,)))]
     nobody = msg.Parting(working=0, died=(2,))
     assert coordination.receive(1, msg.Bye(), end_s) == [(0, nobody), (1, nobody)]

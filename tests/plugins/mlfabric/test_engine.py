@@ -77,9 +77,12 @@ def test_with_it_one_runs_as_long_as_the_scheduler(monkeypatch: pytest.MonkeyPat
         def wait(self, seconds: float) -> None:
             happened.append("waited for")
 
+        def kill(self) -> None:
+            happened.append("killed")
+
     monkeypatch.setattr("subprocess.Popen", Process)
     env = {**environment("scheduler", tmp_path), settings.SCHEDULER: settings.MLFABRIC}
     with coordinator(env):
         happened.append("runs")
-    assert happened == ["coordinate", "runs", "terminated", "waited for"]
+    assert happened == ["coordinate", "runs", "terminated", "waited for", "killed"]
     assert (tmp_path / "coordinator.token").exists()

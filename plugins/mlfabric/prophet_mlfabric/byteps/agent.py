@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,7 @@ from prophet_scheduler.frontends.records import require_records, write_records
 if TYPE_CHECKING:  # not imported before the settings are known to be valid
     from prophet_mlfabric.client import CoordinatorClient
     from prophet_mlfabric.replica import JobReplica
+    from prophet_mlfabric.torch.replicating import ReplicatingWorker
 
 WELCOME_S = 5.0
 """Maximum seconds that a worker waits for its coordinator at the start of a job."""
@@ -52,8 +53,7 @@ class AsynchronousAgent:
         self._aside = no_hook
         self._coordinator: CoordinatorClient | None = None
         self._taken = False
-        self.closes: list[Callable[[], None]] = []
-        """Functions to call before BytePS is shut down, last one first."""
+        self.replicating: ReplicatingWorker | None = None
         self._died: tuple[int, ...] | None = None
         """Dead workers; None until this worker has left."""
 
@@ -143,8 +143,8 @@ class AsynchronousAgent:
             return self._died
         self._died = ()
         try:
-            while self.closes:
-                self.closes.pop()()
+            if self.replicating is not None:
+                self.replicating.close()
             if self._coordinator is not None:
                 self._died = self._coordinator.wait_for_others()
                 self._coordinator.close()
@@ -250,7 +250,7 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
         wrapped.asynchronous.start(before)
         if coordinator is not None and replica is not None and replica.file is not None:
             of_parameters = names_of(parameters_of(optimizer), named)
-            agent.closes.append(ReplicatingWorker(wrapped.asynchronous, of_parameters, coordinator, replica.file).close)
+            agent.replicating = ReplicatingWorker(wrapped.asynchronous, of_parameters, coordinator, replica.file)
         return wrapped
 
     bps.DistributedOptimizer = distributed_optimizer

@@ -79,7 +79,7 @@ def summary(jobs: Mapping[str, Coordination]) -> list[str]:
                 f"{tenant}: {counts.applied} updates applied, greatest delay {counts.greatest_delay}; "
                 f"{counts.dropped} dropped, {counts.lost} lost, {counts.ungranted} without a grant, "
                 f"{counts.refused} requests refused"
-                + (f"; {job.lag.copies} copies to the replica, {job.lag.failed} failed" if job.replicated else "")
+                + (f"; {job.lag.copies} copies to the replica, {job.lag.failed} failed" if job.lag.bounded else "")
             )
     return lines
 
@@ -93,7 +93,7 @@ def status_text(jobs: Mapping[str, Coordination], refused: int) -> str:
     tenants: dict[str, dict[str, float]] = {}
     for tenant, job in jobs.items():
         tenants[tenant] = {"version": job.version, **asdict(job.counts)}
-        if job.replicated:
+        if job.lag.bounded:
             lag = job.lag
             tenants[tenant] |= {"copies": lag.copies, "copies_failed": lag.failed, "greatest_divergence": lag.greatest}
     return json.dumps({"schema": 1, "refused": refused, "tenants": tenants}, indent=1) + "\n"

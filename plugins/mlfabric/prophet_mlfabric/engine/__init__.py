@@ -112,10 +112,9 @@ def coordinator(environ: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        process.kill()
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,7 +16,6 @@ from prophet_mlfabric.network import NetworkState, Node, end_of
 from prophet_mlfabric.ordering import Update
 from prophet_mlfabric.scheduler import BatchSchedule, PlannedTransfer, Scheduler
 from prophet_mlfabric.studies.settings import Rates
-from prophet_mlfabric.studies.sharing import SharedNetwork
 
 if TYPE_CHECKING:
     from prophet_mlfabric.studies.cluster import StudiedCluster
@@ -193,53 +192,6 @@ class Scheduled:
 
 def _message(source: int, destination: int, size_bytes: float, after: Sequence[PlannedTransfer]) -> PlannedTransfer:
     return PlannedTransfer(source, destination, size_bytes, (), tuple(after))
-
-
-class _Fair:
-    """Transfers without a scheduler, which share links fairly."""
-
-    def __init__(self, cluster: StudiedCluster, rates: Rates) -> None:
-        self._cluster = cluster
-        self._rates = rates
-        self._flows = SharedNetwork(*rates.at(0.0))
-        self._generation = 0
-        for change in rates.changes():
-            cluster.at(change, self._change)
-
-    def _start(self, source: int, destination: int, size_bytes: float, then: Callable[[], None]) -> None:
-        self._flows.start(source, destination, size_bytes, self._cluster.now_s, then)
-        self._look_again()
-
-    def _change(self) -> None:
-        self._flows.change(*self._rates.at(self._cluster.now_s), self._cluster.now_s)
-        self._look_again()
-
-    def _look_again(self) -> None:
-        self._generation += 1
-        end = self._flows.next_end_s()
-        if end < math.inf:
-            self._cluster.at(end, partial(self._ended, self._generation))
-
-    def _ended(self, generation: int) -> None:
-        if generation == self._generation:
-            for flow in self._flows.ended(self._cluster.now_s):
-                flow.then()
-            self._look_again()
-
-
-class Shared(_Fair):
-    """A parameter server: updates are applied in order of arrival, and models are sent at once."""
-
-    def push(self, worker: int, update: Update) -> None:
-        cluster, server = self._cluster, self._cluster.setting.server
-        cluster.record.sent_to_server += 1
-        self._start(update.node, server, cluster.setting.model_bytes, partial(cluster.applied, [update]))
-
-    def pull(self, worker: int) -> None:
-        cluster, setting = self._cluster, self._cluster.setting
-        model, version = cluster.learner.read(), cluster.version
-        then = partial(cluster.has_model, worker, model, version)
-        self._start(setting.server, setting.machine_of(worker), setting.model_bytes, then)
 
 
 class _AllReduce:
