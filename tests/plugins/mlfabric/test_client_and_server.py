@@ -232,18 +232,6 @@ def test_a_message_that_is_too_long_or_nonsense_does_not_disturb_others(running:
         assert served(client)
 
 
-def enter(address: str) -> socket.socket:
-    """A connection of worker 3, which has proved that it has the token."""
-    hello = msg.Hello(tenant="job", worker=3, incarnation=1, node="machine")
-    own = stranger(address)
-    own.sendall(msg.framed(hello))
-    challenge = msg.decode_answer(next(msg.take_frames(bytearray(own.recv(4096)), 4096)))
-    assert isinstance(challenge, msg.Challenge)
-    own.sendall(msg.framed(hello.model_copy(update={"proof": msg.prove(TOKEN, challenge.nonce, hello)})))
-    assert b"welcome" in own.recv(4096)
-    return own
-
-
 def until_closed(own: socket.socket) -> None:
     """Reads until the other end closes the connection."""
     with contextlib.suppress(ConnectionResetError):
@@ -280,13 +268,6 @@ def test_many_strangers_who_wait_keep_no_worker_out(running: Running, monkeypatc
     finally:
         for own in strangers:
             own.close()
-
-
-def test_a_connection_on_which_its_worker_has_come_anew_is_closed(running: Running) -> None:
-    with enter(running.address) as first, enter(running.address) as second:
-        until_closed(first)
-        second.sendall(msg.framed(msg.Ask(update=0, size_bytes=1, version=0)))
-        assert b"wait" in second.recv(4096)
 
 
 def test_a_coordinator_that_hangs_up_at_once_is_not_called_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,10 +39,6 @@ def test_a_job_that_cannot_be_is_one_line(framework: str, changes: dict[str, str
     assert line in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_job_of_this_kind_may_start() -> None:
-    check_job("torch", JOB)
-
-
 def test_a_wrong_setting_ends_it_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prophet_byteps.hook.find_library", lambda framework: pytest.fail("it was looked for"))
     with pytest.raises(UserError, match="BYTEPS_ENABLE_ASYNC"):

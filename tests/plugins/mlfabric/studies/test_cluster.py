@@ -97,26 +97,6 @@ class Following(Trainee):
 # Settings
 
 
-def test_the_papers_settings() -> None:
-    assert {name: (slowdown.chance, slowdown.factor) for name, slowdown in COMPUTE.items()} == {
-        "C1": (0.1, 2.0),
-        "C2": (0.1, 4.0),
-        "C3": (0.04, 2.0),
-    }
-    rates = [rate / GBIT for rate in NETWORK["N1"].rates]
-    assert rates == pytest.approx([1, 2.5, 3.3, 5, 10], rel=0.02)  # 9, 3, 2, 1 and 0 other flows of 10 Gbit/s
-    assert [10 / rate - 1 for rate in rates] == pytest.approx([9, 3, 2, 1, 0])
-    assert [NETWORK[name].chances for name in ("N1", "N2", "N3")] == [
-        (0, 0, 0, 0.1, 0.9),
-        (0, 0.1, 0.1, 0.1, 0.7),
-        (0.5, 0, 0, 0, 0.5),
-    ]
-    default = Setting()
-    assert (default.workers, default.machines, default.bandwidth, default.batch_s) == (30, 15, 1.25e9, 0.1)
-    assert (default.report_lag_s, default.traffic.period_s) == (0.2, 5.0)
-    assert Counter(default.machine_of(worker) for worker in range(30)) == dict.fromkeys(range(15), 2)
-
-
 def test_draws_follow_the_chances_and_the_seed() -> None:
     rates = Rates.draw(Setting(traffic=NETWORK["N2"], seed=1), 5000.0)
     shares = [float((rates.values == rate).mean()) for rate in NETWORK["N2"].rates]
@@ -285,21 +265,6 @@ def test_the_replica_is_never_further_off_than_its_bound_and_follows_bit_for_bit
     both = list(zip(learner.server, learner.replica, strict=False))
     assert len(both) > 10 and all((ours == theirs).all() for ours, theirs in both)
     assert record.replicated > 10
-
-
-def test_a_replica_costs_less_the_further_it_may_lag() -> None:
-    tight, loose = (
-        run(Setting(), replace(mlfabric_a(30), divergence_bound=bound), horizon_s=20.0) for bound in (1.0, 30.0)
-    )
-    assert loose.updates_per_s > 1.3 * tight.updates_per_s
-    assert loose.replicated / loose.sent_to_replica > 1.5 * tight.replicated / tight.sent_to_replica
-
-
-def test_summing_makes_a_server_faster_than_sharing_its_nic() -> None:
-    assert (
-        run(Setting(), mlfabric_a(30), horizon_s=20.0).updates_per_s
-        > 3 * run(Setting(), ASYNC, horizon_s=20.0).updates_per_s
-    )
 
 
 def test_a_late_report_costs_time() -> None:

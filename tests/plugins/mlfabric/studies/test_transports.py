@@ -84,10 +84,6 @@ def test_nothing_of_a_slow_computation_hides_transfers_but_what_hides_them_other
     assert record.ready_s == pytest.approx([0.4, iteration + 0.4])
 
 
-def test_one_machine_has_nothing_to_send() -> None:
-    assert run(replace(CALM, workers=2, machines=1), RR_SYNC, iterations=1).applied_s == pytest.approx([0.1, 0.1])
-
-
 # MLfabric
 
 

@@ -12,10 +12,6 @@ def parameters(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
     return [torch.nn.Parameter(torch.arange(float(torch.Size(shape).numel())).view(shape)) for shape in shapes]
 
 
-def lacking(blocks: WeightBlocks) -> list[int]:
-    return behind([blocks.counts(place) for place in range(len(blocks.blocks))])
-
-
 class Server:
     """Adds what it is sent, block by block, as BytePS's asynchronous server does."""
 
@@ -59,26 +55,6 @@ def test_the_roots_weights_and_the_updates_of_two_workers_add_up_and_are_counted
     assert version_of(counts) == 3
     assert torch.equal(models[1][0].data, torch.arange(6.0).view(3, 2) + 0.25 - 2.0 + 1.0)
     assert torch.equal(models[1][1].data, torch.arange(5.0) + 0.5)
-
-
-def test_a_block_that_lacks_an_update_is_told() -> None:
-    model = parameters((9,))
-    blocks = WeightBlocks(model, 3, 12)
-    server = Server(blocks)
-    blocks.hold_weights()
-    server.push(blocks)
-    server.pull(blocks)
-    blocks.take()
-    assert lacking(blocks) == []
-    blocks.hold_update(1)
-    server.push(blocks, 0, 1)
-    server.pull(blocks)
-    assert lacking(blocks) == [2]
-    blocks.hold_update(1)
-    server.push(blocks, 2)
-    server.pull(blocks, 2)
-    server.pull(blocks)
-    assert lacking(blocks) == []
 
 
 def test_where_each_has_what_another_lacks_all_are_behind() -> None:
