@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from prophet_mlfabric.replica import ReplicaModel, keep, load
+from prophet_mlfabric.replica import ReplicaModel, load
 from prophet_mlfabric.torch.weight_blocks import Counts, WeightBlocks, counts_of
 from prophet_scheduler.lab.testbed import Testbed
 from support.apart import BLOCK_BYTES, WORKERS, JobApart, running
@@ -152,13 +152,3 @@ def test_a_replica_that_cannot_be_written_is_one_line_and_one_that_can_again_is_
         status = job.coordinated()
         assert status["applied"] == applied
         assert status["copies_failed"] >= 1 and status["copies"] >= 3
-
-
-def test_a_job_that_forgets_its_replica_does_not_begin(apart: Testbed, tmp_path: Path) -> None:
-    file = tmp_path / "model.npz"
-    keep(ReplicaModel({"weight": np.zeros((SIZE, SIZE), np.float32)}, (7, 0, 0), 0, BOUND), file)
-    with running(apart, tmp_path / "job", PORT + 3, (str(JOBS / "apart.py"), "4"), replica=file, bound=BOUND) as job:
-        job.until(lambda: job.processes[WORKERS[0]].poll() is not None)
-        assert job.processes[WORKERS[0]].wait() == 2
-        (line,) = job.log(WORKERS[0]).splitlines()
-        assert line.startswith(f"Prophet: PROPHET_REPLICA: {file} has a model with 7 updates")

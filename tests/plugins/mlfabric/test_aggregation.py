@@ -1,10 +1,10 @@
-"""Algorithm 3 of MLfabric and its mirror for models: the paper's figures, its listing, brute force, properties."""
+"""Algorithm 3 of MLfabric and its mirror for models: the paper's figures, its listing, properties."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import combinations_with_replacement, pairwise
+from itertools import pairwise
 from typing import TypeAlias
 
 from hypothesis import given
@@ -66,26 +66,6 @@ def listing(
         return latest, assigned
 
     return min((det_agg(direct) for direct in range(len(order) + 1)), key=lambda case: case[0])
-
-
-def best_cut(order: list[Update], network: NetworkState, aggregators: Sequence[int]) -> float:
-    """The least end of all cuts into runs that keep the paper's constraint, aggregators in their order."""
-    best = math.inf
-    for cuts in combinations_with_replacement(range(len(order) + 1), len(aggregators)):
-        state, latest = network.copy(), 0.0
-        for update in order[: cuts[0]]:
-            latest = max(latest, state.reserve(update.node, SERVER, update.size_bytes, 0.0))
-        for node, first, last in zip(aggregators, cuts, (*cuts[1:], len(order)), strict=True):
-            run = order[first:last]
-            if not run:
-                continue
-            ready = max(state.reserve(update.node, node, update.size_bytes, 0.0) for update in run)
-            if ready > latest:
-                break
-            latest = max(latest, state.reserve(node, SERVER, max(u.size_bytes for u in run), ready))
-        else:
-            best = min(best, latest)
-    return best
 
 
 def test_figure_2_two_straight_and_a_sum_of_two() -> None:
@@ -181,14 +161,6 @@ def remake(group: Group, state: NetworkState) -> None:
     for update, arrival in zip(group.updates, group.arrivals_s, strict=True):
         assert state.reserve(update.node, group.aggregator, update.size_bytes, 0.0) == arrival
     assert state.reserve(group.aggregator, SERVER, group.size_bytes, max(group.arrivals_s)) == group.end_s
-
-
-@given(st.integers(1, 8), st.integers(0, 3))
-def test_on_equal_nics_the_greedy_runs_are_the_best_ones(count: int, aggregators: int) -> None:
-    order, network = updates(count), even(count + 5)
-    nodes = list(range(count + 1, count + 1 + aggregators))
-    best = best_cut(order, network, nodes) if nodes else float(count)
-    assert aggregate(order, network, SERVER, nodes, 0.0).end_s == best
 
 
 def test_distribution_is_figure_2_turned_round() -> None:

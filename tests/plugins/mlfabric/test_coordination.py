@@ -80,16 +80,6 @@ def test_small_updates_wait_no_longer_than_the_wire_is_busy() -> None:
     assert (worker, grant.start_s) == (1, about(0.002))
 
 
-def test_an_update_that_ends_early_draws_the_next_one_forward() -> None:
-    coordination = job(2)
-    coordination.receive(0, ask(), 0.0)
-    coordination.receive(1, ask(), 0.0)
-    assert [worker for worker, _ in grants(coordination.turn(0.0))] == [0]
-    assert coordination.next_s == about(0.5)
-    coordination.receive(0, done(), 0.4)
-    assert grants(coordination.turn(0.4)) == [(1, msg.Grant(update=0, version=1))]
-
-
 def test_what_is_said_twice_counts_once() -> None:
     coordination = job(1)
     coordination.receive(0, ask(), 0.0)
@@ -173,22 +163,6 @@ def test_a_worker_that_starts_anew_or_leaves_has_nothing_open() -> None:
     assert coordination.receive(0, ask(), 0.2) == [(0, msg.Wait(update=0))]
     coordination.receive(1, msg.Bye(), 0.3)
     assert [worker for worker, _ in grants(coordination.turn(0.3))] == [0]
-
-
-@pytest.mark.parametrize(
-    ("worker", "request_", "text"),
-    [
-        (9, ask(), "worker 9 has not said hello"),
-        (0, ask(update=1, version=5), "version 5 is newer than the model, which has 0"),
-    ],
-)
-def test_what_cannot_be_is_refused_and_changes_nothing(worker: int, request_: msg.Ask, text: str) -> None:
-    coordination = job(1)
-    coordination.receive(0, ask(), 0.0)
-    before = state(coordination)
-    ((to, answer),) = coordination.receive(worker, request_, 0.0)
-    assert isinstance(answer, msg.Denied) and (to, answer.text) == (worker, text)
-    assert state(coordination) == before
 
 
 def test_a_worker_that_asks_on_and_on_is_refused_and_the_others_are_not() -> None:

@@ -20,13 +20,8 @@ ASK: dict[str, Any] = {"kind": "ask", "update": 1, "size_bytes": 10, "version": 
     ("change", "where"),
     [
         ({"size_bytes": -1}, "ask.size_bytes"),
-        ({"size_bytes": 2**60}, "ask.size_bytes"),
-        ({"size_bytes": "10"}, "ask.size_bytes"),
-        ({"update": -1}, "ask.update"),
-        ({"update": 2**54}, "ask.update"),
         ({"update": 1.5}, "ask.update"),
         ({"version": -3}, "ask.version"),
-        ({"norm": -1.0}, "ask.norm"),
         ({"norm": None}, "ask.norm"),
         ({"more": 1}, "ask.more"),
         ({"kind": "order"}, "message"),

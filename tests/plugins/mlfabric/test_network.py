@@ -83,13 +83,6 @@ def test_no_nic_is_ever_used_beyond_its_rate_and_every_byte_is_accounted_for(
                 assert rate_at(left[node], at) == pytest.approx(rate_at(was[node], at) - used, abs=1e-9)
 
 
-@given(networks(), st.integers(1, 60), st.integers(1, 60))
-def test_a_reservation_makes_no_other_transfer_earlier(network: NetworkState, size: int, other: int) -> None:
-    alone = network.end(1, 0, float(other), 0.0)
-    network.reserve(1, 0, float(size), 0.0)
-    assert network.end(1, 0, float(other), 0.0) >= alone
-
-
 def test_what_was_is_forgotten_and_what_comes_is_kept() -> None:
     network = NetworkState([Link.stepwise([2.0, 9.0], [5, 3, 1]), WIDE], [WIDE, WIDE])
     ends = network.end(0, 1, 40.0, 4.0)

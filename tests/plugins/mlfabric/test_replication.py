@@ -150,10 +150,3 @@ def test_a_sum_waits_for_its_parts_and_a_schedule_lists_transfers_in_order() -> 
     assert schedule.transfers[4].after == schedule.transfers[2:4]
     assert [schedule.transfers.index(arrival.transfer) for arrival in schedule.commits] == [0, 1, 4]
     assert (schedule.transfers[-1].end_s, scheduler.version) == (3.0, 4)
-
-
-def test_dropped_updates_do_not_count_as_versions() -> None:
-    scheduler = Scheduler(SERVER, [], delay_bound=1)
-    schedule = scheduler.schedule([Update(0, 1, 1.0), Update(1, 2, 1.0)], even(3), 0.0)
-    assert [update.id for update in schedule.dropped] == [1]
-    assert scheduler.version == 1

@@ -139,10 +139,3 @@ def test_a_replica_that_is_gone_holds_nobody_up_and_one_that_is_back_catches_up(
     assert len(lag.notices) == 2
     assert len(job.at_server.keys() - job.at_replica) <= 12
     assert job.coordination.counts.ungranted == 0
-
-
-def test_one_seed_is_one_run() -> None:
-    first, second = VirtualJob(5, TERMS, HABITS, 3), VirtualJob(5, TERMS, HABITS, 3)
-    first.run(5.0)
-    second.run(5.0)
-    assert first.at_server == second.at_server and first.coordination.counts == second.coordination.counts

@@ -12,11 +12,10 @@ import pytest
 import torch
 
 from prophet_mlfabric.byteps import agent as agent_module
-from prophet_mlfabric.byteps.agent import AsynchronousAgent, check, check_job, connect
+from prophet_mlfabric.byteps.agent import AsynchronousAgent, check_job, connect
 from prophet_mlfabric.replica import ReplicaModel, keep
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.settings import from_environ
-from prophet_scheduler.frontends import notices
 from support.ending import ProcessEnded, end_process
 
 JOB = {"BYTEPS_SCHEDULER": "mlfabric", "BYTEPS_ENABLE_ASYNC": "1", "DMLC_NUM_SERVER": "1"}
@@ -48,16 +47,6 @@ def test_a_wrong_setting_ends_it_before_anything_is_loaded(monkeypatch: pytest.M
 def test_without_a_coordinator_updates_go_in_order_of_arrival(caplog: pytest.LogCaptureFixture) -> None:
     assert connect(0, JOB) is None
     assert "PROPHET_COORDINATOR is not set: updates go in order of arrival" in caplog.text
-
-
-def test_a_misspelt_setting_is_said_by_the_first_worker(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(notices, "_warned", set())
-    for worker in (0, 1):
-        connect(worker, {**JOB, "PROPHET_COORDINATR": "a:1"})
-    said = [record.getMessage() for record in caplog.records if "knows nothing of" in record.getMessage()]
-    assert len(said) == 1 and "PROPHET_COORDINATR (did you mean PROPHET_COORDINATOR?)" in said[0]
 
 
 def test_a_client_that_fails_is_one_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -102,13 +91,6 @@ def test_without_the_hook_it_says_so_and_in_its_status(tmp_path: Path, caplog: p
     written = json.loads(status.read_text())
     assert (written["policy"], written["stepped_aside"]) == ("mlfabric", "it is another BytePS")
     assert "pulls also push" in caplog.text
-
-
-def test_what_a_machine_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prophet_byteps.hook.check_compatibility", lambda framework: (False, "no BytePS is installed"))
-    assert check("torch") == (("MLfabric", False, "no BytePS is installed"),)
-    monkeypatch.setattr("prophet_byteps.hook.check_compatibility", lambda framework: (True, "BytePS 0.2.5"))
-    assert check("torch") == (("MLfabric", True, "BytePS 0.2.5"),)
 
 
 def test_compression_is_refused_where_the_optimizer_is_wrapped() -> None:

@@ -41,9 +41,6 @@ class Server:
 class BytePS:
     """byteps.torch of one worker. `one_way`: the hook is there."""
 
-    class Compression:
-        none = object()
-
     def __init__(self, server: Server, rank: int, one_way: bool = True) -> None:
         self.server = server
         self.number = rank

@@ -11,12 +11,6 @@ from prophet_mlfabric.studies.sharing import fair_rates
 rates = st.integers(1, 20).map(float)
 
 
-def test_fair_shares_by_hand() -> None:
-    # Two flows share link 0 (10); the second also needs link 2 (3), so the first has the other 7.
-    paths = np.array([[0, 1], [0, 2]])
-    assert fair_rates(paths, np.array([10.0, 100.0, 3.0])).tolist() == [7.0, 3.0]
-
-
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(4, 7)), min_size=1, max_size=8), st.lists(rates, min_size=8))
 def test_fair_shares_fill_a_link_of_every_flow_and_none_beyond(
