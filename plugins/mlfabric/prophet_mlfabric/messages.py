@@ -1,6 +1,6 @@
 """Messages between the workers and the coordinator of an MLfabric job (MLfabric, section 4).
 
-Rule of this file: values, their limits and their bytes. coordination.py and conversation.py decide when to send them.
+Rule of this file: values, their limits and their bytes. coordination.py and client.py decide when to send them.
 
 A message is its length (four bytes, big-endian) and one JSON object with its `kind`. Everything received has a limit,
 so a sender cannot use up the coordinator's memory. Unknown messages are refused.

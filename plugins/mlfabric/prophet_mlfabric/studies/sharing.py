@@ -43,7 +43,7 @@ def fair_rates(paths: NDArray[np.intp], capacities: NDArray[np.float64]) -> NDAr
 
 
 @dataclass(eq=False)
-class Flow:
+class SharedFlow:
     """A transfer: uplink and downlink as indices, bytes left, what to do at its end, and its rate."""
 
     path: tuple[int, int]
@@ -58,7 +58,7 @@ class Shared:
     def __init__(self, cluster: StudiedCluster, rates: Rates) -> None:
         self._cluster, self._rates = cluster, rates
         self._nodes = cluster.setting.machines + 2
-        self._flows: list[Flow] = []
+        self._flows: list[SharedFlow] = []
         self._now_s = 0.0
         self._generation = 0
         for change in rates.changes():
@@ -76,7 +76,7 @@ class Shared:
 
     def _start(self, source: Node, destination: Node, then: Callable[[], None]) -> None:
         self._advance()
-        self._flows.append(Flow((source, self._nodes + destination), self._cluster.setting.model_bytes, then))
+        self._flows.append(SharedFlow((source, self._nodes + destination), self._cluster.setting.model_bytes, then))
         self._share()
 
     def _advance(self) -> None:
