@@ -293,9 +293,10 @@ def came_to(real: Mapping[str, Study], simulated: Mapping[str, Any]) -> dict[str
     rows = {}
     for name in sorted(simulated):
         policies = real[name].cells[0].policies if name in real else {}
+        contenders = simulated[name].contenders
         rows[name] = {
-            policy: (policies[policy].convergence if policy in policies else None, result)
-            for policy, result in simulated[name].contenders.items()
+            policy: (policies[policy].convergence if policy in policies else None, contenders.get(policy))
+            for policy in {**contenders, **policies}
         }
     return rows
 
