@@ -217,7 +217,7 @@ class ModuleRounds(AwaitedRounds):
 
     def lends_gradients(self) -> bool:
         """Return True if any rank's program has parts of gradients, whose memory must stay: then torch's reducer gets a
-        turn without an end instead of the module. All ranks call this between two rounds.
+        turn without an end instead of the module. All ranks call this after the same round.
         """
         if not self.terms.in_place:
             return False
@@ -270,8 +270,6 @@ class ModuleRounds(AwaitedRounds):
         if self.pace.new_iteration():
             self.record.waits.iteration(self._iterated())
             self.dividing.iterated()
-        if self.turns is not None and self.turns.forward_begins():
-            return
         if self.trace is not None:
             self.trace.begins()
             if self.trace.done:
@@ -302,6 +300,10 @@ class ModuleRounds(AwaitedRounds):
         if self.uses.without and not self.pace.staged:
             self._settle_unused()
         self._scale_unfinished()
+
+    def _returned(self) -> None:
+        if self.turns is not None:
+            self.turns.backward_ends()
 
     def _scale_unfinished(self) -> None:
         """Scale each `.grad` of a round that this backward pass leaves open, where torch has done so in its bucket."""

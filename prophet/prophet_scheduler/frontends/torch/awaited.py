@@ -196,6 +196,7 @@ class AwaitedRounds(AverageSource):
         self._graphs = [slot for slot in graphs if slot.life.staged]
         if life.validating:
             self.validate()
+        self._returned()
 
     def validate(self) -> None:
         """Check, outside of a backward pass, that accesses to awaited averages will be detected."""
@@ -209,6 +210,9 @@ class AwaitedRounds(AverageSource):
 
     def _gathered(self) -> None:
         """Note that the backward pass has made gradients of this module."""
+
+    def _returned(self) -> None:
+        """Handle the return of a backward pass, when all of its gradients are awaited or settled."""
 
     def _nothing_came(self) -> None:
         """Note the return of a backward pass while none, in any thread, has sent gradients of this module."""
