@@ -4,8 +4,8 @@ Rule of this file: which of the two a module has in an iteration, and for how lo
 worth its cost; all ranks learn it from the page that control.py sends.
 
 A turn begins when a backward pass returns, once all averages have arrived: torch's reducer finds the state that it
-would have left itself. The new reducer communicates, so it is not made in a forward pass, which may be one rank's alone.
-It averages in the module's group, as without Prophet, and writes `.grad` itself, so steps in a turn are the optimizer's
+would have left itself. A new reducer communicates, so none is made in a forward pass, which may be one rank's alone. It
+averages in the module's group, as without Prophet, and writes `.grad` itself, so steps in a turn are the optimizer's
 own. Ranks agree on a turn's length before it begins. Each counts rounds, which are alike on all ranks.
 """
 
