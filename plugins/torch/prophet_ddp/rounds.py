@@ -29,7 +29,7 @@ from prophet_ddp.dividing import Dividing, Division
 from prophet_ddp.issuer import JointOperation
 from prophet_ddp.progress import ModulePace, Uses, is_cut_off
 from prophet_ddp.records import ModuleRecord
-from prophet_ddp.terms import Channel, NoLog, RoundTerms
+from prophet_ddp.terms import MOST_EXACT, Channel, NoLog, RoundTerms
 from prophet_scheduler.core.cut import Block, Cut, blocks_of
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import guards as torch_guards
@@ -543,10 +543,14 @@ class ModuleRounds(AwaitedRounds):
 
     def norms(self, slots: Sequence[Slot], order: float) -> torch.Tensor | None:
         self.dividing.asked(order)
-        if self.dividing.phases is None:
+        if self.dividing.phases is None or self.pace.open:
             return None
         with references.waiting():
             return self.dividing.phases.norms.of(slots, order, self._wait)
+
+    @property
+    def norms_are_rounded(self) -> bool:
+        return self.dividing.phases is not None and self.ranks > MOST_EXACT and not self.resting
 
     def keep_barrier(self) -> None:
         if self.trace is not None:

@@ -91,7 +91,7 @@ class AwaitedRounds(AverageSource):
     def _attend(self) -> None:
         """Detect the end of each backward pass and every use of parameters and gradients from now on."""
         watch_backward()
-        clipping.install()
+        clipping.install(living)
         _living.add(self)
         torch_guards.watch(self, self._slots)
 
@@ -161,6 +161,11 @@ class AwaitedRounds(AverageSource):
         None if only a rank with all averages can compute them. Waits for norms, but for no average.
         """
         return None
+
+    @property
+    def norms_are_rounded(self) -> bool:
+        """True if `norms` may be known, and differ from torch's by rounding."""
+        return False
 
     # Events of backward.
 
