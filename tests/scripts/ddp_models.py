@@ -180,6 +180,18 @@ def evaluated_by_the_first_rank(ddp, optimizer):
     return scores, list(ddp.buffers())
 
 
+@way()
+def passes_by_the_first_rank(ddp, optimizer):
+    """Forward passes of the wrapper by the first rank alone, as in an evaluation that forgets to disable gradients."""
+    losses = []
+    for iteration in range(16):
+        losses.append(train(ddp, optimizer))
+        if dist.get_rank() == 0 and iteration > 0:  # In its second pass torch's reducer communicates.
+            losses.append(loss_of(ddp, *batch()).item())
+        dist.barrier()
+    return losses
+
+
 class Two(nn.Module):
     def __init__(self):
         super().__init__()
@@ -283,6 +295,19 @@ def evaluated(ddp, optimizer):
             outputs.append(ddp.module.eval()(torch.ones(2, 32)).clone())
         ddp.train()
     return outputs
+
+
+@way(make=lambda params: torch.optim.Adam(params, lr=1e-2, fused=True))
+def gradients_laid_out_otherwise(ddp, optimizer):
+    """Gradients of the program's own, whose memory is in another order than the parameter's."""
+    for param in ddp.parameters():
+        param.grad = torch.zeros(param.shape[::-1]).t()
+    losses = []
+    for _ in range(8):
+        optimizer.zero_grad(set_to_none=False)
+        losses.append(backward(ddp))
+        optimizer.step()
+    return losses
 
 
 run_ddp()

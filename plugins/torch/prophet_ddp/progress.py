@@ -70,7 +70,7 @@ class ModulePace:
 
     def pause(self) -> None:
         """Leave out the iteration from the last round's start to the next one's."""
-        self._began_s = None
+        self._began_s, self._seen = None, self.ended
 
     def iterated(self, cut: Cut | None, way: str, took_s: float) -> None:
         """Record the duration of an iteration under this cut; None before the first one."""
