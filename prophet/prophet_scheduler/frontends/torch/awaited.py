@@ -20,8 +20,7 @@ from typing import Any
 
 import torch
 
-from prophet_scheduler.core.living import LivingSet
-from prophet_scheduler.forks import free_in_forks
+from prophet_scheduler.forks import LivingSet, free_in_forks
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import clipping, life, references
