@@ -34,7 +34,7 @@ from tools.observed import WatchedRun
 from tools.papers import PapersData
 from tools.public_traces import TracedJob
 from tools.regret import Regrets
-from tools.soak_records import SoakData
+from tools.soak import SoakData
 
 TEMPLATES = Path(__file__).parents[1] / "docs" / "results" / "templates"
 PLACES: Mapping[str, str] = {"reliability.md": "../reliability.md", "report.md": "../report.md"}

@@ -8,13 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic_core import to_jsonable_python
 
-from prophet_scheduler.lab.config import load_experiment
 from support.results import cell, failed, policy
 from tools import kept, pages
 from tools.kept import Point, Provenance, Study
-from tools.studies import CONFIGS, STUDIES, real_names
 
 HERE = Path(__file__).parents[2]
 RESULTS = HERE / kept.RESULTS
@@ -142,29 +139,6 @@ def test_a_sweep_is_a_grid(copied: Path) -> None:
     text = pages.page(copied, "replay.md")
     assert "| credit | 512KiB | 1MiB |\n|---|---|---|\n| 256KiB | 0.990 | - |\n| 1MiB | 1.100 | 1.300 |\n" in text
     assert "Prophet, with nothing set, took 0.900 s in the same run." in text
-
-
-def test_real_studies_stand_in_place_of_their_notes_once_they_are_kept(copied: Path) -> None:
-    agent = {"cpu_share": 0.004, "plans": 2, "watchdog_releases": 0}
-    for name in real_names():
-        experiment = load_experiment(CONFIGS / STUDIES[name].config)
-        points = []
-        for place in experiment.cells:
-            names = [contender.name for contender in place.policies]
-            shown = {name: policy(agent=agent, start_s=6.9) if name == "prophet" else policy(1.8) for name in names}
-            made = cell(**shown).model_copy(update={"setting": dict(place.setting)})
-            points.append(Point(made, place.cluster.workers, made))
-        study = Study(to_jsonable_python(experiment.source), points)
-        kept.keep(copied, name, Study, study, PROVENANCE)
-    text = pages.page(copied, "real.md")
-    assert text.count(PROVENANCE.line()) == len(real_names()) and text.count("A note of") == 1
-    shown_rows = rows(text)
-    assert ["250mbit", "0.40%", "6.9", "-"] in shown_rows
-    first = next(row for row in shown_rows if row[0] == "1 Gbit/s")
-    assert first[1:6] == ["worker uplink", "27.7", "50.0", "25.9", "50.0"]
-    assert ["2", "worker uplink", "50.0", "50.0", "50.0", "50.0"] in shown_rows
-    assert ["a fifth", "worker uplink", "-", "50.0", "-", "50.0", "-", "50.0"] in shown_rows
-    assert "failed" not in text
 
 
 def test_what_failed_in_a_study_is_said(copied: Path) -> None:
