@@ -123,7 +123,7 @@ def soak_jobs(count: int) -> list[StartedJob]:
 def stress_jobs(count: int) -> list[StartedJob]:
     """Return `count` jobs under Prophet, with two and four ranks in turn, after each of them without Prophet."""
     jobs = [
-        StartedJob(DDP.name, n // 2 % KINDS, n, ranks=2 + 2 * (n % 2), iterations=25, delay_s=0.003)
+        StartedJob(DDP.name, n // 2 % KINDS, n // 2, ranks=2 + 2 * (n % 2), iterations=25, delay_s=0.003)
         for n in range(count)
     ]
     plain = [replace(job, seed=0, prophet=False, delay_s=0.0) for job in jobs]
