@@ -32,7 +32,6 @@ from tools.kept import Study
 from tools.mlfabric_cells import MlfabricSimulated, RealCells
 from tools.observed import WatchedRun
 from tools.papers import PapersData
-from tools.public_traces import TracedJob
 from tools.regret import Regrets
 from tools.soak import SoakData
 
@@ -50,7 +49,6 @@ KINDS: Mapping[str, Any] = {
     "papers": PapersData,
     "regret": Regrets,
     "soak": SoakData,
-    "traces": list[TracedJob],
 }
 """Types of kept data, by name, if a template needs more than the raw values in the file."""
 

@@ -41,9 +41,8 @@ def cost_of(workers: int, gradients: int) -> dict[str, Any]:
     cluster = Cluster(workers, max(1, workers // 10), links, Costs(1e-5, 1e-5))
     # The second iteration's forward pass needs every transfer of the first.
     run = simulate(job, cluster, get_policy("prophet"), Options(iterations=2))
-    wall_s = time.perf_counter() - began
-    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    costs = {"wall_s": wall_s, "events": run.happenings, "peak_bytes": peak_bytes}
+    costs = {"wall_s": time.perf_counter() - began, "events": run.happenings}
+    costs["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"workers": workers, "gradients": gradients, **costs}
 
 
