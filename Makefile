@@ -10,7 +10,7 @@ NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyp
 PLUGINS := $(patsubst %/pyproject.toml,./%,$(wildcard plugins/*/pyproject.toml))
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize fuzz releases lint torch-tests bench validate replay allreduce eighth scaling blocks real-blocks ablation real-ablation changing baselines observed mlfabric papers stacks torches pages site profiles guard overhead screenshots map memory coordinator backlog regret soak testbed traces operations golden release clean
+.PHONY: setup demo test sanitize fuzz releases lint torch-tests bench validate replay allreduce eighth blocks real-blocks ablation real-ablation changing baselines observed mlfabric papers stacks torches pages site profiles guard overhead screenshots map memory coordinator backlog regret soak testbed traces operations golden release clean
 
 # Runs a measuring tool, makes the pages from the kept results, and exits with the tool's status.
 then-pages = $(BIN)/python -m tools.$(1); status=$$?; $(BIN)/python -m tools.pages && exit $$status
@@ -86,10 +86,6 @@ allreduce: setup
 # PACE and Caramel with real all-reduces, at an eighth of the papers' bytes and rates: about a quarter of an hour.
 eighth: setup
 	$(call then-pages,studies eighth)
-
-# How the simulator's cost grows: about five minutes.
-scaling: setup
-	$(call then-pages,measure scaling)
 
 # Adaptive blocks compared with blocks of one size, simulated: about a quarter of an hour.
 blocks: setup

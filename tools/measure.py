@@ -35,7 +35,6 @@ MEASUREMENTS: Mapping[str, str] = {
     "papers": "papers.measure",
     "profiles": "record.measure",
     "regret": "regret.measure",
-    "scaling": "scaling.measure",
     "screenshots": "screenshots.measure",
     "soak": "soak.measure",
     "testbed": "testbed.links",
