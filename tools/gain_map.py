@@ -21,9 +21,9 @@ from prophet_scheduler.engines.ddp import BUCKET_CAP_MB
 from prophet_scheduler.engines.topology import ALL_REDUCE
 from prophet_scheduler.lab.config import Cell, experiment_of
 from prophet_scheduler.lab.results import lower_bound
-from prophet_scheduler.lab.simulated import prepared, run_planned
 from tools.figures import OURS, STOCK
 from tools.kept import Point
+from tools.studies import contenders_simulated
 
 Array: TypeAlias = NDArray[np.float64]
 FIGURE = "map.png"
@@ -133,23 +133,14 @@ def cells(model: str, ranks: int, delay_ms: int) -> Sequence[Cell]:
 
 def times_of(cell: Cell) -> tuple[float, dict[str, float]]:
     """Simulate a cell of DDP and Prophet. Return the bound, and the mean iteration by contender."""
-    bound_s, times_s = lower_bound(cell), {}
+    bound_s, runs = lower_bound(cell), contenders_simulated(cell)
     assert bound_s is not None  # Every cell is a replay with a rate.
-    for contender in cell.policies:
-        planned = prepared(cell.of(contender), contender)
-        assert planned is not None  # The simulator knows DDP and Prophet.
-        times_s[contender.name] = round(float(np.mean(run_planned(planned).iteration_s(WARM_UP))), 5)
-    return round(bound_s, 5), times_s
+    return round(bound_s, 5), {name: round(float(np.mean(run.iteration_s(WARM_UP))), 5) for name, run in runs.items()}
 
 
 def simulated(model: str, ranks: int, delay_ms: int) -> Curve:
-    bounds_s, times_s = [], dict[str, list[float]]()
-    for cell in cells(model, ranks, delay_ms):
-        bound_s, by_name = times_of(cell)
-        bounds_s.append(bound_s)
-        for name, mean_s in by_name.items():
-            times_s.setdefault(name, []).append(mean_s)
-    return Curve(model, ranks, delay_ms, bounds_s, times_s)
+    bounds_s, times_s = zip(*map(times_of, cells(model, ranks, delay_ms)), strict=True)
+    return Curve(model, ranks, delay_ms, bounds_s, {name: [times[name] for times in times_s] for name in times_s[0]})
 
 
 def draw(curves: Sequence[Curve], path: Path) -> None:

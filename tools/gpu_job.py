@@ -18,7 +18,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +133,8 @@ def main() -> None:
     name, kind, iterations, folder, *how = sys.argv[1:]
     half, clips, looks = (word in how for word in ("half", "clips", "looks"))
     on_gpu, passes = torch.cuda.is_available(), 2 if looks else 1
-    device, wait = torch.device("cuda:0" if on_gpu else "cpu"), torch.cuda.synchronize if on_gpu else lambda: None
+    device = torch.device("cuda:0" if on_gpu else "cpu")
+    wait: Callable[[], None] = torch.cuda.synchronize if on_gpu else lambda: None
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     engine = OnDdp() if name == "ddp" else OnByteps()

@@ -78,24 +78,18 @@ def _environment(results: Path) -> jinja2.Environment:
     )
     env.filters.update(f=figures.shown, percentile=figures.percentile, attribute=attribute)
     env.filters.update(rate=format_rate, size=format_size, time=format_time)
+    modules = (baselines, changing, figures, gain_map, iterations, observed, public_traces, statistics)
+    env.globals.update({module.__name__.rpartition(".")[2]: module for module in modules})
     env.globals.update(
         data=lambda name: kept.kept(results, name, KINDS.get(name, Any)),
         study=lambda name: kept.kept(results, name, Study),
         note=lambda name: kept.note(results, name),
         basis=basis,
         setting=describe_setting,
-        figures=figures,
-        baselines=baselines,
-        observed=observed,
-        changing=changing,
-        gain_map=gain_map,
-        iterations=iterations,
-        statistics=statistics,
         least_at_once=LEAST_AT_ONCE,
         simulator_config=SimulatorConfig(),
         papers_cluster=Setting(),
         papers_tables=papers_tables,
-        public_traces=public_traces,
         zip=zip,
     )
     return env

@@ -26,6 +26,7 @@ from prophet_scheduler.lab.results_view import describe_setting
 from prophet_scheduler.lab.runs import CellRuns
 from prophet_scheduler.lab.session import progress_bar, run_session
 from prophet_scheduler.lab.simulated import prepare_experiment, prepared, run_of, run_planned, simulate_experiment
+from prophet_scheduler.simulate.run import SimulatedRun
 from tools import kept
 from tools.kept import Study
 
@@ -106,6 +107,15 @@ def simulated_runs(experiment: Experiment) -> list[CellRuns]:
         return simulate_experiment(experiment, planned, Path(folder), listener)
 
 
+def contenders_simulated(cell: Cell, *, replayed: bool = False) -> dict[str, SimulatedRun]:
+    """Simulate the contenders of `cell` that the simulator supports, by name."""
+    return {
+        each.name: run_planned(planned)
+        for each in cell.policies
+        if (planned := prepared(cell.of(each), each, replayed=replayed)) is not None
+    }
+
+
 def simulated_cell(cell: Cell, measured: CellResult) -> CellResult | None:
     """Simulate the contenders of `cell` that the simulator supports, with `measured` rates for links without a limit.
 
@@ -114,11 +124,7 @@ def simulated_cell(cell: Cell, measured: CellResult) -> CellResult | None:
     if cell.profile is None:
         return None
     cell = as_measured(cell, measured.links)
-    runs = {
-        each.name: [run_of(run_planned(planned), Path())]
-        for each in cell.policies
-        if (planned := prepared(cell.of(each), each, replayed=True)) is not None
-    }
+    runs = {name: [run_of(run, Path())] for name, run in contenders_simulated(cell, replayed=True).items()}
     chosen = tuple(each for each in cell.policies if each.name in runs)
     done = CellRuns(replace(cell, policies=chosen), {}, runs, simulated=True)
     return kept.small(summarize_cell(done)) if runs else None

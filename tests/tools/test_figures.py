@@ -116,7 +116,7 @@ def test_the_simulator_has_what_was_measured() -> None:
 def test_other_weights_are_told_and_runs_of_another_length_not_compared() -> None:
     run = {"job": "resnet50", "seconds": [1.0] * 9, "digest": "aa"}
 
-    def same(**changed: Any) -> str:
+    def same(**changed: Any) -> Any:
         return figures.pairs([run, {**run, **changed}])[0]["same_weights"]
 
     assert [same(), same(digest="bb"), same(digest="bb", seconds=[1.0] * 8)] == ["yes", "**no**", "-"]
