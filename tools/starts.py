@@ -39,6 +39,7 @@ from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import psutil
 import torch
 import torch._dynamo  # the first optimizer would import it, which takes seconds
 import torch.distributed as dist
@@ -332,25 +333,16 @@ def live(lives: Mapping[str, Callable[[], None]], folder: Path, limit_s: float) 
             life()
             raise SystemExit(0)
         pids[pid] = name
-    statuses: dict[str, int] = {}
-    ends_at = time.monotonic() + limit_s
-    while pids and time.monotonic() < ends_at:
-        for pid, name in list(pids.items()):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                statuses[name] = os.waitstatus_to_exitcode(status)
-                del pids[pid]
-        time.sleep(0.005)
-    hung = sorted(pids.values())
+    ended, hung = psutil.wait_procs([psutil.Process(pid) for pid in pids], timeout=limit_s)
+    statuses = {pids[process.pid]: process.returncode for process in ended}
     for number in (signal.SIGUSR1, signal.SIGKILL):
-        for pid in pids:
-            os.kill(pid, number)
-        time.sleep(0.5 if pids else 0.0)
-    for pid in pids:
-        os.waitpid(pid, 0)
+        for process in hung:
+            process.send_signal(number)
+        time.sleep(0.5 if hung else 0.0)
+    psutil.wait_procs(hung)
     if hung or any(statuses.values()):
         logs = "\n".join(f"-- {name}\n{(folder / f'{name}.log').read_text(errors='replace')}" for name in lives)
-        raise Wrong(f"hung {hung}, statuses {statuses}\n{logs}")
+        raise Wrong(f"hung {sorted(pids[process.pid] for process in hung)}, statuses {statuses}\n{logs}")
 
 
 def start(job: StartedJob, folder: Path) -> Start:
