@@ -334,7 +334,7 @@ def live(lives: Mapping[str, Callable[[], None]], folder: Path, limit_s: float) 
             raise SystemExit(0)
         pids[pid] = name
     ended, hung = psutil.wait_procs([psutil.Process(pid) for pid in pids], timeout=limit_s)
-    statuses = {pids[process.pid]: process.returncode for process in ended}
+    statuses = {pids[process.pid]: process.wait() for process in ended}
     for number in (signal.SIGUSR1, signal.SIGKILL):
         for process in hung:
             process.send_signal(number)
