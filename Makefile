@@ -10,7 +10,7 @@ NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyp
 PLUGINS := $(patsubst %/pyproject.toml,./%,$(wildcard plugins/*/pyproject.toml))
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize fuzz releases lint torch-tests bench validate replay allreduce eighth scaling blocks real-blocks ablation real-ablation changing baselines observed mlfabric papers results advice stacks torches pages site profiles guard overhead screenshots map memory coordinator backlog regret soak testbed traces operations golden release clean
+.PHONY: setup demo test sanitize fuzz releases lint torch-tests bench validate replay allreduce eighth blocks real-blocks ablation real-ablation changing baselines observed mlfabric papers stacks torches pages site profiles guard overhead screenshots map memory coordinator backlog regret soak testbed traces operations golden release clean
 
 # Runs a measuring tool, makes the pages from the kept results, and exits with the tool's status.
 then-pages = $(BIN)/python -m tools.$(1); status=$$?; $(BIN)/python -m tools.pages && exit $$status
@@ -87,10 +87,6 @@ allreduce: setup
 eighth: setup
 	$(call then-pages,studies eighth)
 
-# How the simulator's cost grows: about five minutes.
-scaling: setup
-	$(call then-pages,measure scaling)
-
 # Adaptive blocks compared with blocks of one size, simulated: about a quarter of an hour.
 blocks: setup
 	$(call then-pages,studies blocks-simulated)
@@ -127,14 +123,6 @@ papers: setup
 mlfabric: setup
 	$(BIN)/python -m tools.measure mlfabric-simulated
 	$(call then-pages,measure mlfabric)
-
-# The paper's experiments on real engines: a little over two hours on a quiet machine. It can be interrupted.
-results: setup
-	$(call then-pages,studies real --missing)
-
-# Predictions of `prophet advise` compared with real runs with the change made: about 20 minutes on a quiet machine.
-advice: setup
-	$(call then-pages,measure advice)
 
 # The installed torch's own tests of DistributedDataParallel, plain and under Prophet: about six minutes.
 # TORCH_PYTHON names an interpreter with another torch. TORCH_SOURCES names a folder of torch's sources, whose tests of

@@ -7,10 +7,11 @@ are seconds, rates bits per second.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
+from typing import Any
 
 from prophet_scheduler.core.settings import DEFAULT_MONITOR_S
 from prophet_scheduler.core.status import AgentStatus
@@ -66,49 +67,30 @@ class Series:
     block_bytes: Sequence[int] = ()
 
 
-@dataclass(frozen=True)
-class RegimeRow:
-    """One network of a job with several; `steady_s` is None if no job had only this network."""
-
-    network: JobNetwork
-    from_s: float
-    stock_s: float | None
-    ours_s: float
-    steady_s: float | None
-    near_after: int | None
-
-    @property
-    def off(self) -> float | None:
-        """Share by which it is slower than in a job with only this network."""
-        return None if self.steady_s is None else self.ours_s / self.steady_s - 1
-
-
 def regimes(cluster: ClusterConfig) -> list[Regime]:
     """Return the networks of a cell, in order of time."""
-    bandwidth, traffic = cluster.bandwidth, cluster.traffic
-    rates = [(0.0, bandwidth.default), *bandwidth.changes]
-    moments = sorted({0.0, *(at for at, _ in rates), *(t.from_s for t in traffic), *(t.until_s for t in traffic)})
+    rates, traffic = [(0.0, cluster.bandwidth.default), *cluster.bandwidth.changes], cluster.traffic
+    moments = sorted({at for at, _ in rates} | {at for each in traffic for at in (each.from_s, each.until_s)})
     in_order = []
-    for begin, end in itertools.pairwise([*moments, None]):
-        assert begin is not None
+    for begin, end in zip(moments, [*moments[1:], None], strict=True):
         rate = next(rate for at, rate in reversed(rates) if at <= begin)
-        others = max((t.rate for t in traffic if t.from_s <= begin < t.until_s), default=0.0)
+        others = max((each.rate for each in traffic if each.from_s <= begin < each.until_s), default=0.0)
         in_order.append(Regime(JobNetwork(rate, others), begin, end))
     return in_order
 
 
-def iterations(series: Series, regime: Regime) -> list[tuple[float, float]]:
-    """Return (start since the regime's start, duration) of each iteration that lies within the regime."""
+def iterations(series: Series, regime: Regime, since_s: float = 0.0) -> list[float]:
+    """Return the seconds of each iteration within the regime that begins `since_s` after its start or later."""
     return [
-        (begin - regime.from_s, end - begin)
+        end - begin
         for begin, end in itertools.pairwise(series.starts_s)
-        if begin >= regime.from_s and (regime.until_s is None or end <= regime.until_s)
+        if begin >= regime.from_s + since_s and (regime.until_s is None or end <= regime.until_s)
     ]
 
 
-def settled_s(series: Series, regime: Regime) -> float | None:
+def settled_s(series: Series | None, regime: Regime) -> float | None:
     """Return the mean iteration time from SETTLED_S after the regime's start; None if there is no such iteration."""
-    settled = [took for since, took in iterations(series, regime) if since >= SETTLED_S]
+    settled = [] if series is None else iterations(series, regime, SETTLED_S)
     return fmean(settled) if settled else None
 
 
@@ -118,36 +100,40 @@ def near_after(took: Sequence[float], steady_s: float) -> int | None:
     return next((place for place, value in enumerate(runs) if value <= steady_s * (1 + NEAR)), None)
 
 
-def steady(jobs: Iterable[Series]) -> dict[JobNetwork, float]:
-    """Return Prophet's iteration time on each network that a job had from start to end."""
-    by_network = {}
-    for series in jobs:
-        seen = [regime for regime in series.regimes if iterations(series, regime)]
-        if len(seen) == 1 and series.policy == OURS:
-            (regime,) = seen
-            begin, took = zip(*iterations(series, regime), strict=True)
-            first = rests_from([regime.from_s + since for since in begin], series.last_recut_s)
-            by_network[regime.network] = fmean(took[first:])
-    return by_network
+def seen(series: Series) -> list[Regime]:
+    """Return the regimes in which the job had iterations."""
+    return [regime for regime in series.regimes if iterations(series, regime)]
 
 
-def rows(jobs: Sequence[Sequence[Series]]) -> list[list[RegimeRow]]:
-    """Return the rows of each cell with a changing network; `jobs` are by cell."""
-    by_itself = steady(series for cell in jobs for series in cell)
+def steady_s(series: Series) -> float:
+    """Return the mean iteration time at rest, on the only network that the job had."""
+    (regime,) = seen(series)
+    begins = [begin for begin in series.starts_s if begin >= regime.from_s]
+    return fmean(iterations(series, regime)[rests_from(begins[:-1], series.last_recut_s) :])
+
+
+def rows(jobs: Sequence[Sequence[Series]]) -> list[list[dict[str, Any]]]:
+    """Return the rows of each cell with a changing network; `jobs` are by cell.
+
+    `steady_s` is Prophet's time on this network if a job had it from start to end, else None; `off` is the share by
+    which it is slower here.
+    """
+    ours = [(cell, series) for cell in jobs for series in cell if series.policy == OURS]
+    alone = {seen(series)[0].network: steady_s(series) for _, series in ours if len(seen(series)) == 1}
     cells = []
-    for cell in jobs:
-        by_policy = {series.policy: series for series in cell}
-        ours, stock = by_policy.get(OURS), by_policy.get(STOCK)
-        if ours is None or sum(bool(iterations(ours, regime)) for regime in ours.regimes) < 2:
+    for cell, series in ours:
+        if len(seen(series)) < 2:
             continue
-        of_cell = []
-        for regime in ours.regimes:
-            ours_s, steady_s = settled_s(ours, regime), by_itself.get(regime.network)
+        stock, of_cell = next((each for each in cell if each.policy == STOCK), None), []
+        for regime in series.regimes:
+            ours_s, best_s = settled_s(series, regime), alone.get(regime.network)
             if ours_s is not None:
-                stock_s = None if stock is None else settled_s(stock, regime)
-                took = [took for _, took in iterations(ours, regime)]
-                near = None if steady_s is None else near_after(took, steady_s)
-                of_cell.append(RegimeRow(regime.network, regime.from_s, stock_s, ours_s, steady_s, near))
+                near = None if best_s is None else near_after(iterations(series, regime), best_s)
+                off = None if best_s is None else ours_s / best_s - 1
+                times = {"stock_s": settled_s(stock, regime), "ours_s": ours_s, "steady_s": best_s}
+                of_cell.append(
+                    {"network": regime.network, "from_s": regime.from_s, **times, "off": off, "near_after": near}
+                )
         cells.append(of_cell)
     return cells
 

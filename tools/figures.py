@@ -1,7 +1,7 @@
 """Numbers of the pages of results that must be computed from the data, and tables whose columns depend on it.
 
 Rule of this file: from kept values to numbers, rows and Markdown tables; no sentences. Times are seconds. A policy is
-faster than another if its iterations are shorter.
+faster than another if its iterations are shorter. A row is a dictionary, whose keys templates use.
 """
 
 from __future__ import annotations
@@ -10,36 +10,31 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
-from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from prophet_mlfabric.studies.tables import PAPER_TABLE_2, RingComparison
 from prophet_scheduler.core.bound import blocks_bound_s
-from prophet_scheduler.core.profile import Profile
-from prophet_scheduler.core.steps import Step, find_steps
 from prophet_scheduler.core.units import format_size, parse_size
 from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.lab.config import Cell
-from prophet_scheduler.lab.iterations import Times, counted, rests_from, times_of
+from prophet_scheduler.lab.iterations import counted, rests_from, times_of
 from prophet_scheduler.lab.narrow_link import seconds_per_bit
 from prophet_scheduler.lab.records import CellResult, ConvergenceResult, PolicyResult
 from prophet_scheduler.lab.results_view import describe_setting
-from prophet_scheduler.learn.profiler import WARM_UP
-from prophet_scheduler.models.profiles import load_profile
 from prophet_scheduler.simulate.cluster import MESSAGES_TO_ANSWER
 from tools.kept import Point, Study
 
+Row: TypeAlias = dict[str, Any]
 Pair: TypeAlias = tuple[ConvergenceResult | None, ConvergenceResult | None]
 """Results of a contender in one cell, real and simulated."""
-DDP = engines()["ddp"]
-STOCK, OURS = DDP.stock, DDP.called_here("prophet")
+STOCK, OURS = engines()["ddp"].stock, engines()["ddp"].called_here("prophet")
 """Names of unmodified DDP and of DDP under Prophet."""
-FIRST_PLAN = 2 * WARM_UP
-"""Iterations until the first plan."""
 P10_TO_P90, OF_MEDIAN = 2.563, 1.2533
 """Of a normal distribution: p90 - p10 in standard deviations; standard error of the median over that of the mean."""
+WARM_UP_ITERATIONS = 100
+"""Iterations after which memory growth counts: one-time allocations are done by then."""
 
 
 def joined(text: str) -> str:
@@ -76,11 +71,8 @@ def gains(points: Iterable[Point], name: str, other: str) -> list[float]:
 
 def span(values: Iterable[float], form: str = ".0%") -> str:
     """Return the range such as `12% to 46%`, or one value if both ends are formatted alike."""
-    several = list(values)
-    if not several:
-        return "-"
-    least, most = format(min(several), form), format(max(several), form)
-    return least if least == most else f"{least} to {most}"
+    ends = sorted(values)
+    return " to ".join(dict.fromkeys([format(ends[0], form), format(ends[-1], form)])) if ends else "-"
 
 
 def fastest_other(cell: CellResult, name: str) -> tuple[str, float]:
@@ -112,65 +104,52 @@ def same_weights(points: Iterable[Point], only: str | None = None) -> list[bool]
     return [same for same in results if same is not None] if only else [bool(same) for same in results]
 
 
-class Standing(NamedTuple):
-    """Prophet in one cell: its time, stock's, that of the best choice by hand, and the fastest other contender.
+def standing(cell: CellResult, ours: str, stock: str, by_hand: Callable[[str], bool]) -> Row | None:
+    """Compare Prophet in a cell with stock, the best choice by hand, and the fastest other contender.
 
-    `of_bound` is its time as a multiple of the lower bound, `over_*` are speedups over the others, and `ahead*` its
-    leads as shares of their times, negative if it is slower. `error` is the standard error of `ahead`.
+    Times are in seconds, `over_*` are speedups, `ahead*` leads as shares of the others' times. None if Prophet, or
+    every choice by hand, was not measured.
     """
-
-    cell: CellResult
-    ours_s: float
-    stock_s: float | None
-    best: str
-    best_s: float
-    other: str | None
-    of_bound: float | None
-    over_stock: float | None
-    over_best: float
-    ahead: float
-    ahead_of_other: float | None
-    error: float = 0.0
-
-
-def standing(cell: CellResult, ours: str, stock: str, by_hand: Callable[[str], bool]) -> Standing | None:
-    """Compare Prophet with the others in a cell; None if it, or every choice by hand, was not measured."""
-    times, bound_s = cell.times_s, cell.lower_bound_s
+    times = cell.times_s
     chosen = [name for name in times if by_hand(name)]
-    others = [name for name in times if name not in {*chosen, ours, stock}]
     if ours not in times or not chosen:
         return None
+    others = [name for name in times if name not in {*chosen, ours, stock}]
     best, other = min(chosen, key=times.__getitem__), min(others, key=times.__getitem__, default=None)
-    return Standing(
-        cell,
-        times[ours],
-        times.get(stock),
-        best,
-        times[best],
-        other,
-        of_bound=times[ours] / bound_s if bound_s is not None else None,
-        over_stock=speedup(times, ours, stock),
-        over_best=times[best] / times[ours],
-        ahead=1 - times[ours] / times[best],
-        ahead_of_other=None if other is None else 1 - times[ours] / times[other],
-    )
+    return {
+        "cell": cell,
+        "ours_s": times[ours],
+        "stock_s": times.get(stock),
+        "best": best,
+        "best_s": times[best],
+        "other": other,
+        "of_bound": times[ours] / cell.lower_bound_s if cell.lower_bound_s is not None else None,
+        "over_stock": speedup(times, ours, stock),
+        "over_best": times[best] / times[ours],
+        "ahead": 1 - times[ours] / times[best],
+        "ahead_of_other": None if other is None else 1 - times[ours] / times[other],
+    }
 
 
-def ddp_standings(cells: Iterable[CellResult], ours: str = OURS, stock: str = STOCK) -> list[Standing]:
+def ddp_standings(cells: Iterable[CellResult], ours: str = OURS, stock: str = STOCK) -> list[Row]:
     """Compare Prophet with DDP at its best bucket size, in each cell in which both were measured."""
     both = (cell for cell in cells if stock in cell.times_s)
     rows = (standing(cell, ours, stock, lambda name: name == stock or name.startswith(f"{stock}-")) for cell in both)
     return [row for row in rows if row is not None]
 
 
-def block_standings(study: Study, ours: str = "prophet", stock: str = "stock") -> list[Standing]:
-    """Compare Prophet with the best fixed size and the fastest other, in each cell with Prophet and a fixed size."""
+def block_standings(study: Study, ours: str = "prophet", stock: str = "stock") -> list[Row]:
+    """Compare Prophet with the best fixed size and the fastest other, in each cell with Prophet and a fixed size.
+
+    `error` is the standard error of `ahead`.
+    """
     rows = []
     for place, point in study.configured():
         row, job = standing(point.cell, ours, stock, lambda name: name.startswith("fixed-")), place.job
         if row is not None:
-            both = [error_s(point.cell.policies[name], job.iterations - 1 - job.warmup) for name in (ours, row.best)]
-            rows.append(row._replace(error=math.hypot(*both) / row.best_s))
+            names = (ours, row["best"])
+            both = [error_s(point.cell.policies[name], job.iterations - 1 - job.warmup) for name in names]
+            rows.append({**row, "error": math.hypot(*both) / row["best_s"]})
     return rows
 
 
@@ -187,69 +166,51 @@ def error_s(result: PolicyResult, after_warmup: int) -> float:
     return OF_MEDIAN * (times.p90 - times.p10) / P10_TO_P90 / math.sqrt(after_warmup * len(result.repeats))
 
 
-class Gain(NamedTuple):
-    """Prophet in one simulated cell: its lead over the best fixed size and the best other, as shares of their times.
+def block_gains(study: Study, ours: str = "prophet") -> list[Row]:
+    """Return Prophet's leads over the best fixed size and the best other, in each cell that simulated all three.
 
     `of_bound` has all times as multiples of the lower bound, and `any_blocks` is the bound for any cut as such a
     multiple; `possible` is the largest lead that any cut could have over the best fixed size.
     """
-
-    cell: CellResult
-    over_fixed: float
-    over_other: float
-    of_bound: dict[str, float]
-    any_blocks: float | None
-    possible: float | None
-
-
-def block_gains(study: Study, ours: str = "prophet") -> list[Gain]:
-    """Return the gain of each cell in which Prophet, a fixed size and another policy ran."""
     rows = []
     for place, point in study.configured():
-        cell = point.cell
-        bound_s, least_s = cell.lower_bound_s, any_blocks_s(place)
-        times = {name: rest_s / bound_s for name, rest_s in cell.rests_s.items()} if bound_s else {}
-        fixed = [seconds for name, seconds in times.items() if name.startswith("fixed-")]
-        others = [seconds for name, seconds in times.items() if not name.startswith("fixed-") and name != ours]
-        if ours not in times or not fixed or not others:
-            continue
-        any_blocks = None if least_s is None or bound_s is None else least_s / bound_s
-        possible = None if any_blocks is None else 1 - any_blocks / min(fixed)
-        own = times[ours]
-        rows.append(Gain(cell, 1 - own / min(fixed), 1 - own / min(others), times, any_blocks, possible))
+        bound_s, least_s = point.cell.lower_bound_s, any_blocks_s(place)
+        times = {name: rest_s / bound_s for name, rest_s in point.cell.rests_s.items()} if bound_s else {}
+        fixed = [time for name, time in times.items() if name.startswith("fixed-")]
+        others = [time for name, time in times.items() if not name.startswith("fixed-") and name != ours]
+        if ours in times and fixed and others and bound_s:
+            any_blocks = None if least_s is None else least_s / bound_s
+            leads = {"over_fixed": 1 - times[ours] / min(fixed), "over_other": 1 - times[ours] / min(others)}
+            possible = None if any_blocks is None else 1 - any_blocks / min(fixed)
+            rows.append(
+                {"cell": point.cell, **leads, "of_bound": times, "any_blocks": any_blocks, "possible": possible}
+            )
     return rows
 
 
 def any_blocks_s(cell: Cell) -> float | None:
     """Return the bound for any cut in a cell. None unless it has a profile and workers' uplinks are the bottleneck."""
-    links = seconds_per_bit(cell.cluster)
+    links, costs = seconds_per_bit(cell.cluster), cell.simulator
     if cell.wire is None or "worker uplink" not in links:
         return None
-    costs = cell.simulator
     rate = 1 / links["worker uplink"] / 8
     return blocks_bound_s(cell.wire, rate, costs.overhead_s, MESSAGES_TO_ANSWER * costs.latency_s)
 
 
-class Compared(NamedTuple):
-    """One policy in one cell: real and simulated seconds of an iteration at rest, and the latter's relative error."""
+def compared(points: Iterable[Point]) -> list[Row]:
+    """Return the real and simulated seconds of an iteration at rest, for each policy and cell that ran both ways.
 
-    policy: str
-    setting: str
-    real_s: float
-    simulated_s: float
-    error: float
-    near: bool
-    """True if the error is at most 10%."""
-
-
-def compared(points: Iterable[Point]) -> list[Compared]:
-    """Return an entry for each policy and cell that ran both really and simulated."""
-    rows = []
-    for point in points:
-        for name, (real_s, simulated_s) in point.real_and_simulated_s.items():
-            error, setting = simulated_s / real_s - 1, describe_setting(point.cell.setting)
-            rows.append(Compared(name, setting, real_s, simulated_s, error, abs(error) <= 0.10))
-    return rows
+    `error` is the relative error, and `near` is true if it is at most 10%.
+    """
+    return [
+        {
+            **{"policy": name, "setting": describe_setting(point.cell.setting)},
+            **{"real_s": real_s, "simulated_s": simulated_s},
+            **{"error": simulated_s / real_s - 1, "near": abs(simulated_s / real_s - 1) <= 0.10},
+        }
+        for point in points
+        for name, (real_s, simulated_s) in point.real_and_simulated_s.items()
+    ]
 
 
 def sweep_grid(cell: CellResult, prefix: str = "bytescheduler-") -> str:
@@ -274,12 +235,6 @@ def samples_per_s(cell: CellResult, workers: int, name: str) -> float | None:
 
 def rate(cell: CellResult, workers: int, name: str) -> str:
     return shown(samples_per_s(cell, workers, name), ".1f", "failed")
-
-
-def patterns(folder: str) -> list[tuple[Profile, Sequence[Step]]]:
-    """Return the recorded profiles of a folder, each with the steps that the profiler finds in it."""
-    profiles = [load_profile(path) for path in sorted(Path(folder).glob("*.json"))]
-    return [(profile, find_steps(profile)) for profile in profiles]
 
 
 def lost(points: Sequence[Point], name: str) -> float | None:
@@ -327,29 +282,20 @@ def of_paper(name: str) -> float:
     return PAPER_TABLE_2[compute, network]
 
 
-WARM_UP_ITERATIONS = 100
-"""Iterations after which memory growth counts: one-time allocations are done by then."""
-
-
-def message_bytes(run: Mapping[str, Any], role: str, messages: int) -> float | None:
+def message_bytes(run: Row, role: str, messages: int) -> float | None:
     """Return the growth in bytes per message, the slope of a line through the samples; None if there are too few."""
-    warm = np.array(run["iterations"]) >= WARM_UP_ITERATIONS
-    if warm.sum() < 3:
-        return None
-    slope = np.polyfit(np.array(run["iterations"])[warm], np.array(run["resident"][role])[warm], 1)[0]
-    return float(slope) / messages
+    iterations, resident = np.array(run["iterations"]), np.array(run["resident"][role])
+    warm = iterations >= WARM_UP_ITERATIONS
+    return float(np.polyfit(iterations[warm], resident[warm], 1)[0]) / messages if warm.sum() >= 3 else None
 
 
-def megabytes_at(run: Mapping[str, Any], role: str, iteration: int) -> float | None:
+def megabytes_at(run: Row, role: str, iteration: int) -> float | None:
     """Return the resident memory at the sample nearest to `iteration`; None if none is within a tenth of it."""
-    iterations = run["iterations"]
-    near = min(range(len(iterations)), key=lambda n: abs(iterations[n] - iteration), default=None)
-    if near is None or abs(iterations[near] - iteration) > iteration / 10:
-        return None
-    return float(run["resident"][role][near]) / 1e6
+    off = np.abs(np.array(run["iterations"], dtype=float) - iteration)
+    return float(run["resident"][role][off.argmin()]) / 1e6 if off.min(initial=np.inf) <= iteration / 10 else None
 
 
-def follows(data: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def follows(data: Sequence[Row]) -> dict[str, float]:
     """Return the simulator's constants from measurements of gloo's all-reduces, for a machine with two cores.
 
     They come from small operations on a link with a delay, from many at once without one, and from large ones.
@@ -375,47 +321,34 @@ def follows(data: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
-class GpuPair(NamedTuple):
-    """A job on a GPU without Prophet and with it, and the times of both."""
-
-    runs: list[Mapping[str, Any]]
-    times: list[Times]
-    same_weights: str
-    """`yes`, `**no**`, or `-` for runs of different lengths."""
-
-
-def pairs(runs: Sequence[Mapping[str, Any]]) -> list[GpuPair]:
-    """Return the jobs that ran both without Prophet and, after that, with it."""
-    by_job: dict[str, list[Mapping[str, Any]]] = {}
+def pairs(runs: Sequence[Row]) -> list[Row]:
+    """Return the jobs on a GPU that ran both without Prophet and, after that, with it, and the times of both."""
+    by_job: dict[str, list[Row]] = {}
     for run in runs:
         by_job.setdefault(repr(run["job"]), []).append(run)
-    found = []
+    rows = []
     for pair in by_job.values():
         if len(pair) == 2:
             first, second = both = [run["seconds"] for run in pair]
             same = "yes" if pair[0]["digest"] == pair[1]["digest"] else "**no**"
             times = [times_of([(seconds, rests_from(list(accumulate(seconds)), None))]) for seconds in both]
-            found.append(GpuPair(pair, times, same if len(first) == len(second) else "-"))
-    return found
+            rows.append({"runs": pair, "times": times, "same_weights": same if len(first) == len(second) else "-"})
+    return rows
 
 
-Watched: TypeAlias = Mapping[str, Any]
-"""Data of `make overhead`: turns, calls and counts."""
-
-
-def _beside_nothing(data: Watched, variant: str, rank: int | None = None) -> list[tuple[Any, Any]]:
-    """Return, by cycle and rank, the turn of `variant` and the turn of `nothing`."""
+def _beside_nothing(data: Row, variant: str, rank: int | None = None) -> list[tuple[Row, Row]]:
+    """Return, by cycle and rank, the turn of `variant` and the turn of `nothing`, from data of `make overhead`."""
     base = {(turn["rank"], turn["cycle"]): turn for turn in data["turns"] if turn["variant"] == "nothing"}
     turns = (turn for turn in data["turns"] if turn["variant"] == variant and rank in (None, turn["rank"]))
     return [(turn, base[turn["rank"], turn["cycle"]]) for turn in turns]
 
 
-def delayed(data: Watched, variant: str, key: str) -> list[float]:
+def delayed(data: Row, variant: str, key: str) -> list[float]:
     """Return, by cycle and rank, the share by which `variant` takes more than `nothing`."""
     return [turn[key] / nothing[key] - 1 for turn, nothing in _beside_nothing(data, variant)]
 
 
-def watching_share(data: Watched, variant: str, rank: int, *, counted: bool) -> list[float]:
+def watching_share(data: Row, variant: str, rank: int, *, counted: bool) -> list[float]:
     """Return, by cycle, the processor time of watching as a share of an iteration, with calls in training's threads.
 
     With `counted`, the time of code that only watches; else that of Prophet's threads beyond the turn of `nothing`.

@@ -21,9 +21,9 @@ from prophet_scheduler.engines.ddp import BUCKET_CAP_MB
 from prophet_scheduler.engines.topology import ALL_REDUCE
 from prophet_scheduler.lab.config import Cell, experiment_of
 from prophet_scheduler.lab.results import lower_bound
-from prophet_scheduler.lab.simulated import prepared, run_planned
 from tools.figures import OURS, STOCK
 from tools.kept import Point
+from tools.studies import contenders_simulated
 
 Array: TypeAlias = NDArray[np.float64]
 FIGURE = "map.png"
@@ -108,12 +108,11 @@ def errors(points: Iterable[Point]) -> list[tuple[float, float]]:
     """Return, by cell, real gains over simulated ones less 1: over unmodified DDP, and over its best bucket size."""
     rows = []
     for point in points:
-        times = point.real_and_simulated_s
+        times = {name: np.array(both) for name, both in point.real_and_simulated_s.items()}
         if OURS in times:
-            ours_s, default_s = np.array(times[OURS]), np.array(times[STOCK])
             best_s = np.min([both for name, both in times.items() if name.startswith(STOCK)], axis=0)
-            over = [(other_s / ours_s)[0] / (other_s / ours_s)[1] - 1 for other_s in (default_s, best_s)]
-            rows.append((float(over[0]), float(over[1])))
+            real, simulated = np.array([times[STOCK], best_s]).T / times[OURS][:, None]
+            rows.append(tuple((real / simulated - 1).tolist()))
     return rows
 
 
@@ -134,33 +133,34 @@ def cells(model: str, ranks: int, delay_ms: int) -> Sequence[Cell]:
 
 def times_of(cell: Cell) -> tuple[float, dict[str, float]]:
     """Simulate a cell of DDP and Prophet. Return the bound, and the mean iteration by contender."""
-    bound_s, times_s = lower_bound(cell), {}
+    bound_s, runs = lower_bound(cell), contenders_simulated(cell)
     assert bound_s is not None  # Every cell is a replay with a rate.
-    for contender in cell.policies:
-        planned = prepared(cell.of(contender), contender)
-        assert planned is not None  # The simulator knows DDP and Prophet.
-        times_s[contender.name] = round(float(np.mean(run_planned(planned).iteration_s(WARM_UP))), 5)
-    return round(bound_s, 5), times_s
+    return round(bound_s, 5), {name: round(float(np.mean(run.iteration_s(WARM_UP))), 5) for name, run in runs.items()}
 
 
 def simulated(model: str, ranks: int, delay_ms: int) -> Curve:
-    bounds_s, times_s = [], dict[str, list[float]]()
-    for cell in cells(model, ranks, delay_ms):
-        bound_s, by_name = times_of(cell)
-        bounds_s.append(bound_s)
-        for name, mean_s in by_name.items():
-            times_s.setdefault(name, []).append(mean_s)
-    return Curve(model, ranks, delay_ms, bounds_s, times_s)
+    bounds_s, times_s = zip(*map(times_of, cells(model, ranks, delay_ms)), strict=True)
+    return Curve(model, ranks, delay_ms, bounds_s, {name: [times[name] for times in times_s] for name in times_s[0]})
 
 
 def draw(curves: Sequence[Curve], path: Path) -> None:
     """Draw a panel for each delay and model: gains, the bound, the limit, and in gray where little can be gained."""
     pyplot = need_pyplot()
-    figure, panels = pyplot.subplots(
-        len(DELAYS_MS), len(MODELS), sharex=True, sharey="row", figsize=(9.5, 9.2), layout="constrained"
-    )
+    size = len(DELAYS_MS), len(MODELS)
+    figure, panels = pyplot.subplots(*size, sharex=True, sharey="row", figsize=(9.5, 9.2), layout="constrained")
+    fine = np.geomspace(RATIOS[0], RATIOS[-1], 200)
     for (delay_ms, model), axes in zip(itertools.product(DELAYS_MS, MODELS), panels.flat, strict=True):
-        _draw_panel(axes, [curve for curve in curves if (curve.model, curve.delay_ms) == (model, delay_ms)])
+        most_left = np.ones(len(RATIOS))
+        for curve in reversed([curve for curve in curves if (curve.model, curve.delay_ms) == (model, delay_ms)]):
+            found = gains(curve)
+            most_left = np.maximum(most_left, found.over_best * found.of_bound)
+            for values, style in zip(found, STYLES.values(), strict=True):
+                axes.plot(RATIOS, values, color=COLOURS[curve.ranks], **style)
+        if np.any(little := most_left < 1 + LITTLE):
+            axes.axvspan(np.min(np.array(RATIOS)[little]), np.max(np.array(RATIOS)[little]), **NOTHING)
+        axes.plot(fine, [limit(ratio) for ratio in fine], **LIMIT)
+        axes.axhline(1, color="black", linewidth=0.8)
+        axes.grid(alpha=0.25)
         axes.set(xscale="log", xlim=(RATIOS[0], RATIOS[-1]), title=f"{model}, delay {delay_ms} ms")
         axes.set_xticks([0.2, 0.5, 1, 2, 5], labels=["0.2", "0.5", "1", "2", "5"])
         axes.minorticks_off()
@@ -173,22 +173,6 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
     figure.legend(handles=handles, title=title, loc="outside upper center", ncols=3)
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
-
-
-def _draw_panel(axes: Any, curves: Sequence[Curve]) -> None:
-    most_left = np.ones(len(RATIOS))
-    for curve in sorted(curves, key=lambda curve: -curve.ranks):
-        found = gains(curve)
-        most_left = np.maximum(most_left, found.over_best * found.of_bound)
-        for values, style in zip(found, STYLES.values(), strict=True):
-            axes.plot(RATIOS, values, color=COLOURS[curve.ranks], **style)
-    little = [ratio for ratio, most in zip(RATIOS, most_left, strict=True) if most < 1 + LITTLE]
-    if little:
-        axes.axvspan(little[0], little[-1], **NOTHING)
-    fine = np.geomspace(RATIOS[0], RATIOS[-1], 200)
-    axes.plot(fine, [limit(ratio) for ratio in fine], **LIMIT)
-    axes.axhline(1, color="black", linewidth=0.8)
-    axes.grid(alpha=0.25)
 
 
 def measure(out: Path, results: Path) -> list[Curve]:

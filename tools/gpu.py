@@ -91,8 +91,8 @@ class GpuRun:
 
 
 def command_of(job: GpuJob, folder: Path) -> list[str]:
-    script = str(Path(__file__).with_name("gpu_job.py"))
-    return [script, job.engine, job.model, str(job.iterations), str(folder.resolve()), *job.how]
+    script, place = Path(__file__).with_name("gpu_job.py"), folder.resolve()
+    return [str(script), job.engine, job.model, str(job.iterations), str(place), *job.how]
 
 
 def settings_of(node: str, interface: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +72,9 @@ class OnDdp:
     def unsynchronized(self, model: Any) -> Any:
         return model.no_sync()
 
-    def sums(self, device: torch.device) -> None: ...
-
-    def gradients(self, optimizer: Any) -> None: ...
-
-    def step_synchronized(self, optimizer: Any) -> None:
-        optimizer.step()
+    def gradients(self, optimizer: Any) -> Any:
+        """Wait for the averages. Return the context of the step that follows."""
+        return contextlib.nullcontext()
 
     def end(self) -> None:
         torch.distributed.destroy_process_group()
@@ -95,6 +92,13 @@ class OnByteps(OnDdp):
         bps.init()
         self._bps = bps
         self.rank: int = bps.rank()
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        for step in range(10):  # new tensors each time, under the same names
+            for where in dict.fromkeys([device, "cpu"]):
+                own = torch.full((300_000,), float(self.rank + step), device=where)
+                both = bps.push_pull(own, average=False, name=f"sums of {where}")
+                if not (both.eq(2 * step + 1).all() and own.eq(self.rank + step).all()):
+                    raise SystemExit(f"a sum on {where} is wrong in step {step}")
 
     def begin(self, model: nn.Module, optimizer: Any, passes: int, half: bool) -> tuple[Any, Any]:
         more: dict[str, Any] = {"compression": self._bps.Compression.fp16} if half else {}
@@ -107,31 +111,19 @@ class OnByteps(OnDdp):
     def unsynchronized(self, model: Any) -> Any:
         return contextlib.nullcontext()
 
-    def sums(self, device: torch.device) -> None:
-        """Sum tensors on the device and on the host: new tensors each time, under the same names."""
-        for step in range(10):
-            for where in dict.fromkeys([device, torch.device("cpu")]):
-                own = torch.full((300_000,), float(self.rank + step), device=where)
-                both = self._bps.push_pull(own, average=False, name=f"sums of {where.type}")
-                if not (both.eq(2 * step + 1).all() and own.eq(self.rank + step).all()):
-                    raise SystemExit(f"a sum on {where.type} is wrong in step {step}")
-
-    def gradients(self, optimizer: Any) -> None:
+    def gradients(self, optimizer: Any) -> Any:
         optimizer.synchronize()
-
-    def step_synchronized(self, optimizer: Any) -> None:
-        with optimizer.skip_synchronize():
-            optimizer.step()
+        return optimizer.skip_synchronize()
 
     def end(self) -> None: ...
 
 
-def norms(values: Sequence[torch.Tensor], beside: torch.cuda.Stream | None) -> float:
+def norms(values: Iterable[torch.Tensor | None], beside: torch.cuda.Stream | None) -> float:
     """Return the sum of norms, computed on the stream `beside` after the current stream's work."""
     if beside is not None:
         beside.wait_stream(torch.cuda.current_stream())
     with contextlib.nullcontext() if beside is None else torch.cuda.stream(beside):
-        total = torch.stack([value.norm() for value in values]).sum()
+        total = torch.stack([value.norm() for value in values if value is not None]).sum()
     if beside is not None:
         beside.synchronize()
     return float(total)
@@ -140,29 +132,22 @@ def norms(values: Sequence[torch.Tensor], beside: torch.cuda.Stream | None) -> f
 def main() -> None:
     name, kind, iterations, folder, *how = sys.argv[1:]
     half, clips, looks = (word in how for word in ("half", "clips", "looks"))
-    on_gpu = torch.cuda.is_available()
-    device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
-    if on_gpu:
-        torch.cuda.set_device(0)
+    on_gpu, passes = torch.cuda.is_available(), 2 if looks else 1
+    device = torch.device("cuda:0" if on_gpu else "cpu")
+    wait: Callable[[], None] = torch.cuda.synchronize if on_gpu else lambda: None
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     engine = OnDdp() if name == "ddp" else OnByteps()
     torch.manual_seed(engine.rank)  # Rank 0's initial weights are broadcast.
     model = model_of(kind).to(device)
     params = list(model.parameters())
-    engine.sums(device)
     print("connected", flush=True)
-    own: Any = (
-        torch.optim.SGD(params, lr=0.05, momentum=0.9) if kind == "resnet50" else torch.optim.AdamW(params, lr=1e-4)
-    )
-    passes = 2 if looks else 1
+    sgd = kind == "resnet50"
+    own: Any = torch.optim.SGD(params, lr=0.05, momentum=0.9) if sgd else torch.optim.AdamW(params, lr=1e-4)
     trained, optimizer = engine.begin(model, own, passes, half)
     batches = [tuple(part.to(device) for part in batch_of(kind, n, engine.rank)) for n in range(BATCHES)]
-    beside = torch.cuda.Stream() if on_gpu else None
-    loss_of = nn.CrossEntropyLoss()
-    seen = list[float]()
-    if on_gpu:
-        torch.cuda.synchronize()
+    beside, loss_of, seen = torch.cuda.Stream() if on_gpu else None, nn.CrossEntropyLoss(), list[float]()
+    wait()
     marks = [time.monotonic()]
     for iteration in range(int(iterations)):
         inputs, classes = batches[iteration % BATCHES]
@@ -172,20 +157,16 @@ def main() -> None:
                 loss = loss_of(trained(inputs), classes)
                 loss.backward()
         looks_now = looks and iteration % 3 == 0
-        if clips or looks_now:
-            engine.gradients(optimizer)
-        if looks_now:
-            seen.append(norms([param.grad for param in params if param.grad is not None], beside))
-        if clips:
-            nn.utils.clip_grad_norm_(params, CLIPPED_TO)
-        if clips or looks_now:
-            engine.step_synchronized(optimizer)
-        else:
+        with engine.gradients(optimizer) if clips or looks_now else contextlib.nullcontext():
+            if looks_now:
+                seen.append(norms([param.grad for param in params], beside))
+            if clips:
+                nn.utils.clip_grad_norm_(params, CLIPPED_TO)
             optimizer.step()
         if looks and iteration % 4 == 0:
             seen.append(norms(params, beside))
-        if looks and on_gpu:
-            torch.cuda.synchronize()
+        if looks:
+            wait()
         seen.append(float(loss))
         marks.append(time.monotonic())
         print("iteration", iteration + 1, flush=True)

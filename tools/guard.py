@@ -26,7 +26,7 @@ REPLAY_ITERATION_S = 0.9
 
 
 class Held:
-    """Stand-in for BytePS with two workers, as the front end needs it: transfers end when `release` is called."""
+    """Stand-in for BytePS with two workers, as the front end needs it: transfers up to `arrived` have ended."""
 
     __name__ = "byteps.torch"
     Compression = types.SimpleNamespace(none=None, fp16="fp16")
@@ -46,15 +46,6 @@ class Held:
     def poll(self, handle: int) -> bool:
         return handle <= self.arrived
 
-    def release(self) -> None:
-        self.arrived = self.handles
-
-
-def timed(work: Callable[[], Any]) -> float:
-    began = time.process_time()
-    work()
-    return time.process_time() - began
-
 
 def cost_of(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: float | None = None) -> dict[str, Any]:
     """Measure the costs of one model. `iteration_s` None is measured; the replay's is given, since it sleeps.
@@ -65,16 +56,21 @@ def cost_of(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: floa
     Watching adds a cost to each call, however much the call computes. So both are measured on one sample, where
     computing does not hide the difference.
     """
-    sample = inputs[:1, :1]
     from prophet_byteps.torch import front_end
 
-    held = Held()
+    sample, held = inputs[:1, :1], Held()
     front_end.install(held)
     model_optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     optimizer = held.DistributedOptimizer(model_optimizer, model.named_parameters())
     # An update of a parameter that nothing uses: while it is pending, every call is watched.
     unused = nn.Parameter(torch.zeros(1))
     other = held.DistributedOptimizer(torch.optim.SGD([unused], 0.1), [("unused", unused)])
+    took: dict[str, list[float]] = {"forward_s": [], "watched_s": [], "step_s": [], "iteration_s": []}
+
+    def timed(key: str, work: Callable[[], Any]) -> None:
+        began = time.process_time()
+        work()
+        took[key].append(time.process_time() - began)
 
     def backward() -> None:
         model(inputs).sum().backward()
@@ -85,7 +81,7 @@ def cost_of(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: floa
         model_optimizer.step()
 
     def settle() -> None:
-        held.release()
+        held.arrived = held.handles
         optimizer.finish_updates()
         other.finish_updates()
 
@@ -93,7 +89,6 @@ def cost_of(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: floa
         unused.grad = torch.zeros(1)
         other.step()
 
-    took: dict[str, list[float]] = {name: [] for name in ("plain", "watched", "step", "iteration")}
     original, held.poll = held.poll, lambda handle: True  # type: ignore[method-assign]
     for _ in range(3):  # at first step() waits, to learn how the program reaches its parameters
         optimizer.zero_grad()
@@ -103,26 +98,24 @@ def cost_of(name: str, model: nn.Module, inputs: torch.Tensor, iteration_s: floa
     held.poll = original  # type: ignore[method-assign]
     settle()
     for _ in track(range(REPEATS), name, transient=True):
-        took["plain"].append(timed(lambda: model(sample)))
+        timed("forward_s", lambda: model(sample))
         step_other()
-        took["watched"].append(timed(lambda: model(sample)))
+        timed("watched_s", lambda: model(sample))
         settle()
         optimizer.zero_grad()
         backward()
-        took["step"].append(timed(optimizer.step))
+        timed("step_s", optimizer.step)
         settle()
-        if iteration_s is None and len(took["iteration"]) < 5:
-            took["iteration"].append(timed(whole_iteration))
+        if iteration_s is None and len(took["iteration_s"]) < 5:
+            timed("iteration_s", whole_iteration)
             # The hooks have sent these gradients as well.
             optimizer.step()
             settle()
-    if iteration_s is None:
-        iteration_s = statistics.median(took["iteration"])
-    # The machine's speed drifts by more than the difference; the minimum of many shows it best.
-    least = {"forward_s": min(took["plain"]), "watched_s": min(took["watched"])}
-    parameters = len(list(model.parameters()))
-    others = {"step_s": statistics.median(took["step"]), "iteration_s": iteration_s}
-    return {"name": name, "parameters": parameters, **least, **others}
+    # The machine's speed drifts by more than the difference of the first two; the minimum of many shows it best.
+    best = {key: min(took[key]) for key in ("forward_s", "watched_s")}
+    whole_s = statistics.median(took["iteration_s"]) if iteration_s is None else iteration_s
+    others = {"step_s": statistics.median(took["step_s"]), "iteration_s": whole_s}
+    return {"name": name, "parameters": len(list(model.parameters())), **best, **others}
 
 
 def transformer(width: int) -> tuple[nn.Module, torch.Tensor]:
@@ -141,9 +134,6 @@ def chain() -> tuple[nn.Module, torch.Tensor]:
 def measure(out: Path, results: Path) -> dict[str, Any]:
     """Measure the replay's model and transformers; `load` is the load average of the last minute."""
     torch.set_num_threads(1)
-    costs = [
-        cost_of("replay of ResNet-50", *chain(), iteration_s=REPLAY_ITERATION_S),
-        *(cost_of(f"transformer of 100 layers, {width} wide", *transformer(width)) for width in WIDTHS),
-    ]
-    load = os.getloadavg()[0]
-    return {"costs": costs, "repeats": REPEATS, "torch": torch.__version__, "load": load}
+    costs = [cost_of("replay of ResNet-50", *chain(), iteration_s=REPLAY_ITERATION_S)]
+    costs += [cost_of(f"transformer of 100 layers, {width} wide", *transformer(width)) for width in WIDTHS]
+    return {"costs": costs, "repeats": REPEATS, "torch": torch.__version__, "load": os.getloadavg()[0]}

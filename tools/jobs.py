@@ -34,10 +34,9 @@ NOISE_BYTES = 10_000
 """Bytes through a worker's interface that are no progress: ARP, and TCP's own traffic."""
 
 Process = subprocess.Popen[bytes]
-End = Literal["trained", "failed", "stopped", "late", "ended"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Marks:
     """Progress in a worker's log; `iteration` is the last that it finished, 0 before the first."""
 
@@ -59,36 +58,9 @@ class Ended:
     there was traffic; `ended`: by an observer. `why` is one line about the last four.
     """
 
-    end: End
+    end: Literal["trained", "failed", "stopped", "late", "ended"]
     marks: Marks
     why: str = ""
-
-
-Look = Callable[[Marks, Mapping[str, Process]], str | None]
-"""Function called at every poll with the slowest worker's marks and the processes by node; a reason ends the job."""
-
-
-def read_marks(log: str) -> Marks:
-    """Read the marks in a worker's output so far. An incomplete last line does not count yet."""
-    lines = log[: log.rfind("\n") + 1].splitlines()
-    iterations = [line.split()[1] for line in lines if line.startswith("iteration ")]
-    weights = [line.split()[1] for line in lines if line.startswith("weights ")]
-    return Marks("connected" in lines, int(iterations[-1]) if iterations else 0, "".join(weights[-1:]))
-
-
-def least(marks: Sequence[Marks]) -> Marks:
-    return min(marks, key=lambda mark: (mark.connected, mark.iteration, mark.weights != ""))
-
-
-def interface_bytes(text: str) -> int:
-    """Return all bytes received and sent, except on the loopback, from the text of /proc/PID/net/dev."""
-    total = 0
-    for line in text.splitlines()[2:]:
-        name, _, counts = line.partition(":")
-        if name.strip() != "lo":
-            fields = counts.split()
-            total += int(fields[0]) + int(fields[8])
-    return total
 
 
 @dataclass(frozen=True)
@@ -97,6 +69,35 @@ class Limits:
 
     still_s: float = 30.0
     whole_s: float = 240.0
+
+
+Look = Callable[[Marks, Mapping[str, Process]], str | None]
+"""Function called at every poll with the slowest worker's marks and the processes by node; a reason ends the job."""
+
+
+def read_marks(log: str) -> Marks:
+    """Read the marks in a worker's output so far. An incomplete last line does not count yet."""
+    lines = [line.split() for line in log[: log.rfind("\n") + 1].splitlines()]
+    said = {words[0]: words[-1] for words in lines if words and words[0] in ("connected", "iteration", "weights")}
+    return Marks("connected" in said, int(said.get("iteration", 0)), said.get("weights", ""))
+
+
+def interface_bytes(text: str) -> int:
+    """Return all bytes received and sent, except on the loopback, from the text of /proc/PID/net/dev."""
+    rows = [line.replace(":", " ").split() for line in text.splitlines()[2:]]
+    return sum(int(row[1]) + int(row[9]) for row in rows if row[0] != "lo")
+
+
+def moved(processes: Mapping[str, Process], workers: Sequence[str]) -> int:
+    """Return the traffic through the workers' interfaces in units of NOISE_BYTES. A worker that has exited counts 1."""
+    total = 0
+    for worker in workers:
+        try:
+            text = Path(f"/proc/{processes[worker].pid}/net/dev").read_text(encoding="ascii")
+            total += interface_bytes(text) // NOISE_BYTES
+        except OSError:
+            total += 1
+    return total
 
 
 def run_job(
@@ -144,13 +145,13 @@ def watched(
     watch = Watch(limits.still_s, began)
     while True:
         codes = {node: process.poll() for node, process in processes.items()}
-        logs = {worker: (folder / f"{worker}.log").read_text(errors="replace") for worker in workers}
-        marks = least([read_marks(log) for log in logs.values()])
-        failed = next((node for node, code in codes.items() if code not in (None, 0)), None)
+        logs = {node: (folder / f"{node}.log").read_text(errors="replace") for node in processes}
+        marks = min(read_marks(logs[worker]) for worker in workers)
         now = time.monotonic()
-        if failed is not None:
-            said = last_words((folder / f"{failed}.log").read_text(errors="replace").splitlines())
-            return Ended("failed", marks, f"{failed} ended with status {codes[failed]}: {said}")
+        for node, code in codes.items():
+            if code not in (None, 0):
+                said = last_words(logs[node].splitlines())
+                return Ended("failed", marks, f"{node} ended with status {code}: {said}")
         if all(codes[worker] == 0 for worker in workers):
             return Ended("trained", marks)
         if watch.hung(moved(processes, workers), now):
@@ -175,15 +176,3 @@ def said_by_ranks(
     if status or not found:
         raise UserError(f"{' '.join(program[:2])}: {'; '.join(said[-2:]) or 'it said nothing'}")
     return json.loads(found[-1])
-
-
-def moved(processes: Mapping[str, Process], workers: Sequence[str]) -> int:
-    """Return the traffic through the workers' interfaces in units of NOISE_BYTES. A worker that has exited counts 1."""
-    total = 0
-    for worker in workers:
-        try:
-            text = Path(f"/proc/{processes[worker].pid}/net/dev").read_text(encoding="ascii")
-            total += interface_bytes(text) // NOISE_BYTES
-        except OSError:
-            total += 1
-    return total

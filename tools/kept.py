@@ -26,7 +26,7 @@ from pydantic_core import to_json, to_jsonable_python
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.files import write_whole
 from prophet_scheduler.lab.config import Cell, Experiment, experiment_of
-from prophet_scheduler.lab.records import CellResult, PolicyResult, first_error, read
+from prophet_scheduler.lab.records import CellResult, first_error, read
 
 RESULTS = Path("docs/results")
 """Folder of the pages, with their sources in data/ and notes/."""
@@ -67,24 +67,19 @@ def here() -> Provenance:
 
 def commit() -> str:
     """Return the commit of the checkout, or `unknown`. Files that measurements write do not count as changes."""
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(Path(__file__).parent), *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
+    command = ("git", "describe", "--always", "--exclude=*")
+    here, written = Path(__file__).parent, (":/", ":!/docs/results")
     try:
-        changes = git("status", "--porcelain", "--untracked-files=no", ":/", ":!/docs/results")
-        return git("rev-parse", "--short", "HEAD") + ("+" if changes else "")
+        name = subprocess.run(command, cwd=here, check=True, capture_output=True, text=True).stdout.strip()
+        return name + "+" * subprocess.run(("git", "diff", "--quiet", "HEAD", "--", *written), cwd=here).returncode
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
 
 def processor() -> str:
     """Return the processor's name as Linux reports it, or else the architecture."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else ()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
+    name = re.search(r"^model name\s*: *(.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+    return name[1] if name else platform.machine()
 
 
 @dataclass(frozen=True)
@@ -140,16 +135,15 @@ def study_of(experiment: Experiment, cells: Sequence[CellResult]) -> Study:
 
 def small(cell: CellResult) -> CellResult:
     """Return `cell` without large fields, which no page shows."""
-    policies = {
-        name: PolicyResult.model_validate(policy.model_dump(exclude_unset=True, exclude=LARGE))
-        for name, policy in cell.policies.items()
-    }
-    return cell.model_copy(update={"policies": policies})
+    shown = {"policies": {"__all__": LARGE}}
+    return CellResult.model_validate(cell.model_dump(exclude_unset=True, exclude=shown))
 
 
 def keep(results: Path, name: str, kind: type[T], data: T, measured: Provenance | None = None) -> None:
     """Write data/`name`.json atomically. `measured` None is here and now."""
-    content = _of(kind).dump_python(KeptData(measured or here(), data), mode="json", exclude_unset=True)
+    content = TypeAdapter(KeptData[kind]).dump_python(  # type: ignore[valid-type]
+        KeptData(measured or here(), data), mode="json", exclude_unset=True
+    )
     path = data_file(results, name)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(_compact(json.dumps({"schema": 1, **content}, indent=1, allow_nan=False)) + "\n", path)
@@ -157,14 +151,8 @@ def keep(results: Path, name: str, kind: type[T], data: T, measured: Provenance 
 
 def kept(results: Path, name: str, kind: type[T]) -> KeptData[T] | None:
     """Return what `keep` wrote; None if nothing is kept under that name. Raises UserError."""
-    path = data_file(results, name)
-    if not path.exists():
-        return None
-    return read(path, _of(kind).validate_python, "kept results")
-
-
-def _of(kind: type[T]) -> TypeAdapter[KeptData[T]]:
-    return TypeAdapter(KeptData[kind])  # type: ignore[valid-type]
+    path, adapter = data_file(results, name), TypeAdapter(KeptData[kind])  # type: ignore[valid-type]
+    return read(path, adapter.validate_python, "kept results") if path.exists() else None
 
 
 def data_file(results: Path, name: str) -> Path:
@@ -179,14 +167,10 @@ def note(results: Path, name: str) -> str:
 
 def read_pieces(path: Path, kind: type[T]) -> list[T]:
     """Return the pieces of a long measurement, one line of JSON each; none if there is no file. Raises UserError."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); remove it") from None
-    adapter, pieces = TypeAdapter(kind), []
-    for number, line in enumerate(lines, 1):
+    pieces = []
+    for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else (), 1):
         try:
-            pieces.append(adapter.validate_json(line))
+            pieces.append(TypeAdapter(kind).validate_json(line))
         except ValidationError as error:
             raise UserError(f"{path}:{number}: cannot be read ({first_error(error)}); remove the line") from None
     return pieces

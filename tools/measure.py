@@ -7,7 +7,6 @@ its work, the folder of results, and options, and returns the data to keep, if a
 from __future__ import annotations
 
 import importlib
-import inspect
 import sys
 import typing
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,6 @@ from prophet_scheduler.core.errors import UserError
 from tools import kept
 
 MEASUREMENTS: Mapping[str, str] = {
-    "advice": "advise.measure",
     "backlog": "released.backlog",
     "baselines": "baselines.measure",
     "bench": "bench.measure",
@@ -37,7 +35,6 @@ MEASUREMENTS: Mapping[str, str] = {
     "papers": "papers.measure",
     "profiles": "record.measure",
     "regret": "regret.measure",
-    "scaling": "scaling.measure",
     "screenshots": "screenshots.measure",
     "soak": "soak.measure",
     "testbed": "testbed.links",
@@ -49,7 +46,7 @@ MEASUREMENTS: Mapping[str, str] = {
 
 def options_of(measure: Any, given: Sequence[str]) -> dict[str, Any]:
     """Parse options KEY=VALUE, each with the type of its default. Raises UserError."""
-    known = {name: each.default for name, each in inspect.signature(measure).parameters.items() if each.kind == 3}
+    known = measure.__kwdefaults__ or {}
     options = {}
     for text in given:
         key, _, value = text.partition("=")
@@ -76,9 +73,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
 
     def work() -> int:
-        measure = function_of(options.name)
-        out, own = options.out or Path("build", options.name), options_of(measure, options.options)
-        data, kind = measure(out, options.results, **own), typing.get_type_hints(measure)["return"]
+        measure, out = function_of(options.name), options.out or Path("build", options.name)
+        data = measure(out, options.results, **options_of(measure, options.options))
+        kind = typing.get_type_hints(measure)["return"]
         if kind is not type(None):
             kept.keep(options.results, options.name, kind, data)
         return 0

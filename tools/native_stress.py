@@ -79,18 +79,13 @@ def build(out: Path, source: Path, *flags: str, cache: Path | None = None) -> Pa
             made = Path(folder, "made")
             subprocess.run([*compiler, str(source), "-o", str(made), "-ldl"], check=True)
             made.replace(kept)
-        _forget_unused(cache)
+        for file in cache.iterdir():
+            with contextlib.suppress(OSError):  # another process may do the same
+                if file.is_file() and time.time() - file.stat().st_mtime > KEPT_S:
+                    file.unlink()
     os.utime(kept)
     shutil.copy(kept, out)
     return out
-
-
-def _forget_unused(cache: Path) -> None:
-    """Remove builds that have not been used for KEPT_S."""
-    for file in cache.iterdir():
-        with contextlib.suppress(OSError):  # another process may do the same
-            if file.is_file() and time.time() - file.stat().st_mtime > KEPT_S:
-                file.unlink()
 
 
 def build_stress(folder: Path, flags: tuple[str, ...] = ()) -> StressProgram:

@@ -25,10 +25,8 @@ from tools.kept import resumed
 
 ITERATIONS, UNDER_PROPHET = 20, 60
 """Iterations of a run without Prophet, and under it, which learns in most of them."""
-COUNTED = 12
-"""Iterations at the end of a run that count for a gain."""
-STARTING = 2
-"""Iterations at the start of a run in which the engine starts: no mean has them."""
+COUNTED, STARTING = 12, 2
+"""Iterations at the end of a run that count for a gain, and at its start that count for no mean."""
 WITHIN = 0.1
 """Relative error of a gain up to which a prediction counts as right."""
 

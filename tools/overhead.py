@@ -2,15 +2,11 @@
 
 Rule of this file: the job, and the client that asks it. The job is a real DistributedDataParallel job under Prophet on
 this machine's loopback; a rank is `python -m tools.overhead`. While it trains, the client asks for its status and its
-metrics each second, as `prophet top` and Prometheus do. `make overhead` runs it; it takes about six minutes on a quiet
-machine.
+metrics each second, as `prophet top` and Prometheus do.
 
 Elapsed time varies by a percent from turn to turn, more than the cost of watching. So processor time is measured: that
-of the watching threads, and that of watching in training's own threads.
-
-All ranks change their features after the same iteration, so a turn is the same on all. A turn's iterations are timed
-one by one; processor time is measured over the turn: of the whole process, of Prophet's threads, and of the code that
-only watches. Watching in training's own threads is timed call by call, before the first turn.
+of the watching threads, and that of watching in training's own threads. All ranks change their features after the same
+iteration. Watching in training's own threads is timed call by call, before the first turn.
 """
 
 from __future__ import annotations
@@ -29,8 +25,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -43,7 +38,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from prophet_ddp import takeover
 from prophet_ddp.agent import WatchingAgent, records
-from prophet_ddp.events import EventLog
 from prophet_scheduler.cli.top import ask_all, statuses
 from prophet_scheduler.cli.top_view import view
 from prophet_scheduler.core.errors import UserError
@@ -53,11 +47,16 @@ from prophet_scheduler.watch import training
 from prophet_scheduler.watch.observer import Observer
 from tools.ports import free_port
 
-VARIANTS = ("nothing", "status", "top", "record", "metrics", "all")
-"""Features that are on in a turn. `nothing` is the baseline. With `status` nobody asks; with `top`, `prophet top` asks
-for the status."""
-ASKED, ALONE = "asked", "alone"
-"""Folders of sockets, in XDG_RUNTIME_DIR: one that the client asks, and one that nobody reads."""
+STATUS, ASKED, RECORD, METRICS = "status", "asked", "record", "metrics"
+VARIANTS: Mapping[str, Sequence[str]] = {
+    "nothing": (),
+    "status": (STATUS,),
+    "top": (STATUS, ASKED),
+    "record": (RECORD,),
+    "metrics": (METRICS,),
+    "all": (STATUS, ASKED, RECORD, METRICS),
+}
+"""Features that are on in a turn. With `asked`, `prophet top` asks for the status."""
 ANSWERING = "prophet-status"
 """Thread that only answers requests."""
 WATCHING_THREADS = ("prophet-agent", ANSWERING)
@@ -70,34 +69,22 @@ PASSED_OVER = 5
 TIMED_ITERATIONS = 100
 """Iterations in which calls are timed one by one."""
 RANKS = 2
-BLOCK_BYTES = 256 * 1024
-"""Fixed size of blocks, so that it is the same in all turns."""
-JUDGED_EVERY_S = 3600.0
-"""Seconds between plans. The first rank plans once, before the first turn: learning costs more than watching."""
 SETTINGS = {
     **{"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
     **{"PROPHET_SCHEDULER": "prophet", "PROPHET_CACHE": "off", "PROPHET_QUIET": "1"},
-    **{"PROPHET_PARTITION_BYTES": str(BLOCK_BYTES), "PROPHET_MONITOR_S": str(JUDGED_EVERY_S)},
+    **{"PROPHET_PARTITION_BYTES": str(256 * 1024), "PROPHET_MONITOR_S": "3600"},
 }
-LOG = "ranks.log"
-ASK_EVERY_S = 1.0
+"""Blocks have one size in all turns. Prophet plans once, before the first turn: learning costs more than watching."""
 WIDTH_OF_TOP = 120
 """Columns of the terminal."""
 TRIM = 0.02
 """Share of a turn's iterations, the longest, to leave out: the machine was busy with something else."""
 
 
-def is_asked(variant: str) -> bool:
-    return variant in ("top", "all")
-
-
 def settings_of(variant: str, base: Settings, folder: Path, port: int) -> Settings:
-    return dataclasses.replace(
-        base,
-        status=variant == "status" or is_asked(variant),
-        record=folder if variant in ("record", "all") else None,
-        metrics_port=port if variant in ("metrics", "all") else None,
-    )
+    on = VARIANTS[variant]
+    record, metrics_port = folder if RECORD in on else None, port if METRICS in on else None
+    return dataclasses.replace(base, status=STATUS in on, record=record, metrics_port=metrics_port)
 
 
 def threads_s(names: Sequence[str] = WATCHING_THREADS) -> float:
@@ -106,14 +93,11 @@ def threads_s(names: Sequence[str] = WATCHING_THREADS) -> float:
     return sum(time.clock_gettime(time.pthread_getcpuclockid(ident)) for ident in idents if ident is not None)
 
 
-@contextmanager
+@contextlib.contextmanager
 def timed(
     owner: object, *names: str, clock: Callable[[], float] = time.perf_counter
 ) -> Iterator[dict[str, list[float]]]:
-    """Time the calls of the owner's functions `names` within the context. Yields the seconds of each call, by name.
-
-    Use their median: other threads interrupt few of the calls.
-    """
+    """Time the calls of the owner's functions `names` within the context. Yields the seconds of each call, by name."""
     took: dict[str, list[float]] = {name: [] for name in names}
 
     def timing(name: str) -> Callable[..., object]:
@@ -141,7 +125,7 @@ class WatchedJob:
         torch.manual_seed(0)
         torch.set_num_threads(1)
         layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
-        self._model = DistributedDataParallel(nn.Sequential(*layers))
+        self._model: Any = DistributedDataParallel(nn.Sequential(*layers))
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01)
         self._inputs = torch.randn(SAMPLES, WIDTH)
         self._folder, self._port = folder, port
@@ -165,16 +149,18 @@ class WatchedJob:
     def say(self, variant: str) -> None:
         """Switch to the variant's features. Others are off as in a job without their settings."""
         settings = settings_of(variant, self._told, self._folder, self._port)
-        sockets = self._runtime / (ASKED if is_asked(variant) else ALONE)
+        # The client asks only in one of the folders of sockets.
+        sockets = self._runtime / (ASKED if ASKED in VARIANTS[variant] else "alone")
         sockets.mkdir(exist_ok=True)
         os.environ["XDG_RUNTIME_DIR"] = str(sockets)
         if not settings.watched:
             training.switch_off()
         records.watch_by(settings)
+        log = self._model.reducer.rounds.log
         if settings.watched or self._decides:
-            self._events.reopen()
+            log.reopen()
         else:
-            self._events.close()
+            log.close()
 
     def time_calls(self) -> list[dict[str, Any]]:
         """Return each function that training's own threads call for watching: calls per iteration, seconds of one."""
@@ -182,7 +168,10 @@ class WatchedJob:
         self.iterate(PASSED_OVER)
         # The deciding rank always keeps events.
         events = () if self._decides else ("_write",)
-        with timed(training, "iteration_ended", "waiting", "over") as calls, timed(self._events, *events) as writes:
+        with (
+            timed(training, "iteration_ended", "waiting", "over") as calls,
+            timed(self._model.reducer.rounds.log, *events) as writes,
+        ):
             self.iterate(TIMED_ITERATIONS)
         return [
             {"call": name, "count": len(took) / TIMED_ITERATIONS, "call_s": statistics.median(took)}
@@ -190,22 +179,26 @@ class WatchedJob:
             if took
         ]
 
-    def watching_s(self) -> float:
-        """Return the processor seconds so far of code that only watches, without calls in training's own threads."""
-        return sum(self._looks_s) + threads_s((ANSWERING,))
+    def turn(self, variant: str, count: int) -> dict[str, Any]:
+        """Train `count` iterations. Return their mean seconds, and processor seconds of an iteration: of the process,
+        of Prophet's threads, and of code that only watches, without calls in training's own threads.
+        """
+        self.say(variant)
+        self.iterate(PASSED_OVER)
+        clocks: dict[str, Callable[[], float]] = {
+            "cpu_s": time.process_time,
+            "threads_s": threads_s,
+            "watching_s": lambda: sum(self._looks_s) + threads_s((ANSWERING,)),
+        }
+        before = {name: clock() for name, clock in clocks.items()}
+        iteration_s = mean_s(self.iterate(count))
+        took = {name: (clock() - before[name]) / count for name, clock in clocks.items()}
+        return {"variant": variant, "iteration_s": iteration_s, **took}
 
-    @property
-    def _events(self) -> EventLog:
-        reducer: Any = self._model.reducer
-        log: EventLog = reducer.rounds.log
-        return log
 
-
-def agreed(seconds: float) -> float:
-    """Return the maximum of the ranks' values."""
-    most = torch.tensor(seconds, dtype=torch.float64)
-    dist.all_reduce(most, dist.ReduceOp.MAX)
-    return float(most)
+def mean_s(times: Sequence[float]) -> float:
+    """Return the mean of a turn's iterations, without the longest TRIM."""
+    return statistics.fmean(sorted(times)[: max(1, len(times) - int(len(times) * TRIM))])
 
 
 def main() -> None:
@@ -214,76 +207,20 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     job = WatchedJob(out / "record", int(ports[rank]))
-    times = job.iterate(SETTLE_ITERATIONS)
-    count = math.ceil(seconds / agreed(statistics.median(times)))
-    calls = job.time_calls()
-    turns = []
+    slowest = torch.tensor(statistics.median(job.iterate(SETTLE_ITERATIONS)), dtype=torch.float64)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    count, calls, variants, turns = math.ceil(seconds / float(slowest)), job.time_calls(), [*VARIANTS], []
     for cycle in range(cycles):
         # Each cycle begins with another variant, so that none is always first.
-        for variant in VARIANTS[cycle % len(VARIANTS) :] + VARIANTS[: cycle % len(VARIANTS)]:
-            job.say(variant)
-            job.iterate(PASSED_OVER)
-            clocks: dict[str, Callable[[], float]] = {
-                "cpu_s": time.process_time,
-                "threads_s": threads_s,
-                "watching_s": job.watching_s,
-            }
-            before = {name: clock() for name, clock in clocks.items()}
-            took = job.iterate(count)
-            row = {name: (clock() - before[name]) / count for name, clock in clocks.items()}
-            turns.append({"cycle": cycle, "variant": variant, "iteration_s": took, **row})
+        first = cycle % len(variants)
+        turns += [
+            {"rank": rank, "cycle": cycle, **job.turn(variant, count)}
+            for variant in variants[first:] + variants[:first]
+        ]
     job.say("nothing")
-    text = json.dumps({"turns": turns, "calls": calls})
-    (out / f"rank{rank}.json").write_text(text, encoding="utf-8")
+    found = {"turns": turns, "calls": [{"rank": rank, **call} for call in calls]}
+    (out / f"rank{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
-
-
-def mean_s(times: Sequence[float]) -> float:
-    """Return the mean of a turn's iterations, without the longest TRIM."""
-    ranked = sorted(times)
-    return statistics.fmean(ranked[: max(1, len(ranked) - int(len(ranked) * TRIM))])
-
-
-def read_ranks(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Return the turns and calls that the ranks wrote. Raises UserError if one wrote nothing.
-
-    A turn has, in seconds per iteration, the mean elapsed time and the processor time: of the process, of Prophet's
-    threads, and of the code that only watches. A call, in training's threads for watching, has its count per iteration
-    and the seconds of one.
-    """
-    found: dict[str, list[dict[str, Any]]] = {"turns": [], "calls": []}
-    for rank in range(RANKS):
-        path = folder / f"rank{rank}.json"
-        if not path.exists():
-            raise UserError(f"{path}: rank {rank} left nothing; its output is in {folder / LOG}")
-        left = json.loads(path.read_text(encoding="utf-8"))
-        found["turns"] += [{"rank": rank, **row, "iteration_s": mean_s(row["iteration_s"])} for row in left["turns"]]
-        found["calls"] += [{"rank": rank, **row} for row in left["calls"]]
-    return found
-
-
-class Asker:
-    """Client that asks like `prophet top` and Prometheus, if the job listens."""
-
-    def __init__(self, folder: Path, ports: Sequence[int]) -> None:
-        self.looks = 0
-        self.looked_s = 0.0
-        """Processor seconds of all looks."""
-        self.fetched = 0
-        self._folder = folder
-        self._addresses = [f"http://127.0.0.1:{port}/metrics" for port in ports]
-        self._screen = Console(file=io.StringIO(), width=WIDTH_OF_TOP, force_terminal=True)
-
-    def ask(self) -> None:
-        before = time.process_time()
-        documents = ask_all([self._folder])
-        if documents:
-            self._screen.print(view(statuses(documents), time.time(), WIDTH_OF_TOP))
-            self.looks += 1
-            self.looked_s += time.process_time() - before
-        for address in self._addresses:
-            with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=1) as answer:
-                self.fetched += bool(answer.read())
 
 
 def measure(out: Path, results: Path, *, cycles: int = 10, seconds: float = 5.0) -> dict[str, Any]:
@@ -292,30 +229,37 @@ def measure(out: Path, results: Path, *, cycles: int = 10, seconds: float = 5.0)
     `looks` counts those of `prophet top` at both ranks, each of `look_s` of its processor time; `fetched` counts a
     rank's answers with metrics, and `load` is the load average at the end.
     """
-    out.mkdir(parents=True, exist_ok=True)
     out = out.resolve()
-    for old in out.glob("rank*.json"):
-        old.unlink()
+    out.mkdir(parents=True, exist_ok=True)
     ports = [free_port() for _ in range(RANKS)]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
     job = ["-m", "tools.overhead", str(out), str(cycles), str(seconds), *map(str, ports)]
-    limit_s = 120 + 3 * cycles * len(VARIANTS) * seconds
-    with tempfile.TemporaryDirectory(prefix="prophet-") as runtime, (out / LOG).open("wb") as log:
+    ends_at = time.monotonic() + 120 + 3 * cycles * len(VARIANTS) * seconds
+    screen = Console(file=io.StringIO(), width=WIDTH_OF_TOP, force_terminal=True)
+    looks_s, fetched = list[float](), 0
+    with tempfile.TemporaryDirectory(prefix="prophet-") as runtime, (out / "ranks.log").open("wb") as log:
         own = SETTINGS | {"XDG_RUNTIME_DIR": runtime}
         process = subprocess.Popen([*torchrun, *job], env=without_jobs(os.environ) | own, stdout=log, stderr=log)
         try:
-            asker = Asker(Path(runtime, ASKED, "prophet"), ports)
-            ends_at = time.monotonic() + limit_s
-            while process.poll() is None:
-                if time.monotonic() >= ends_at:
-                    raise UserError(f"the job is not over after {limit_s:.0f} s; see {out}")
-                time.sleep(ASK_EVERY_S)
-                asker.ask()
+            while process.poll() is None and time.monotonic() < ends_at:
+                time.sleep(1.0)
+                before = time.process_time()
+                if documents := ask_all([Path(runtime, ASKED, "prophet")]):
+                    screen.print(view(statuses(documents), time.time(), WIDTH_OF_TOP))
+                    looks_s.append(time.process_time() - before)
+                for port in ports:
+                    address = f"http://127.0.0.1:{port}/metrics"
+                    with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=1) as answer:
+                        fetched += bool(answer.read())
         finally:
             process.terminate()  # it ends the ranks
             process.wait()
-    asked = {"looks": asker.looks, "look_s": asker.looked_s / max(1, asker.looks), "fetched": asker.fetched}
-    return {**read_ranks(out), "seconds": seconds, **asked, "load": os.getloadavg()[0]}
+    if process.returncode != 0:
+        raise UserError(f"the job failed or was not over in time; its output is in {out}/ranks.log")
+    ranks = [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
+    found = {key: [row for rank in ranks for row in rank[key]] for key in ("turns", "calls")}
+    asked = {"looks": len(looks_s), "look_s": sum(looks_s) / max(1, len(looks_s)), "fetched": fetched}
+    return {**found, "seconds": seconds, **asked, "load": os.getloadavg()[0]}
 
 
 if __name__ == "__main__":

@@ -32,9 +32,8 @@ from tools.kept import Study
 from tools.mlfabric_cells import MlfabricSimulated, RealCells
 from tools.observed import WatchedRun
 from tools.papers import PapersData
-from tools.public_traces import TracedJob
 from tools.regret import Regrets
-from tools.soak_records import SoakData
+from tools.soak import SoakData
 
 TEMPLATES = Path(__file__).parents[1] / "docs" / "results" / "templates"
 PLACES: Mapping[str, str] = {"reliability.md": "../reliability.md", "report.md": "../report.md"}
@@ -50,7 +49,6 @@ KINDS: Mapping[str, Any] = {
     "papers": PapersData,
     "regret": Regrets,
     "soak": SoakData,
-    "traces": list[TracedJob],
 }
 """Types of kept data, by name, if a template needs more than the raw values in the file."""
 
@@ -80,24 +78,18 @@ def _environment(results: Path) -> jinja2.Environment:
     )
     env.filters.update(f=figures.shown, percentile=figures.percentile, attribute=attribute)
     env.filters.update(rate=format_rate, size=format_size, time=format_time)
+    modules = (baselines, changing, figures, gain_map, iterations, observed, public_traces, statistics)
+    env.globals.update({module.__name__.rpartition(".")[2]: module for module in modules})
     env.globals.update(
         data=lambda name: kept.kept(results, name, KINDS.get(name, Any)),
         study=lambda name: kept.kept(results, name, Study),
         note=lambda name: kept.note(results, name),
         basis=basis,
         setting=describe_setting,
-        figures=figures,
-        baselines=baselines,
-        observed=observed,
-        changing=changing,
-        gain_map=gain_map,
-        iterations=iterations,
-        statistics=statistics,
         least_at_once=LEAST_AT_ONCE,
         simulator_config=SimulatorConfig(),
         papers_cluster=Setting(),
         papers_tables=papers_tables,
-        public_traces=public_traces,
         zip=zip,
     )
     return env

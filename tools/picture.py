@@ -17,10 +17,10 @@ import jinja2
 
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.lab.config import load_experiment
-from prophet_scheduler.lab.simulated import prepared, run_planned
 from prophet_scheduler.lab.transfers import pair_events
 from prophet_scheduler.simulate.run import WORKER, SimulatedRun
 from tools.figures import OURS, STOCK
+from tools.studies import contenders_simulated
 
 CONFIG = Path("configs/allreduce.yaml")
 ROOT = Path(__file__).parents[1]
@@ -130,9 +130,5 @@ def drawing(panels: list[Panel]) -> str:
 def panels() -> list[Panel]:
     """Simulate the contenders. The working directory must be the checkout."""
     cell = load_experiment(CONFIG, tuple(SHOWN)).cells[0]
-    drawn = []
-    for contender in cell.policies:
-        planned = prepared(cell.of(contender), contender)
-        assert planned is not None and cell.wire is not None  # a replay, which the simulator knows
-        drawn.append(panel(SHOWN[contender.name], run_planned(planned), cell.wire))
-    return drawn
+    assert cell.wire is not None  # a replay
+    return [panel(SHOWN[name], run, cell.wire) for name, run in contenders_simulated(cell).items()]

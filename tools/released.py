@@ -9,12 +9,11 @@ can be interrupted.
 from __future__ import annotations
 
 import itertools
-import math
 import tempfile
 import time
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,8 @@ from prophet_scheduler.engines.spec import STOCK
 from prophet_scheduler.lab.cluster_config import ClusterConfig
 from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.session import testbed_of
-from prophet_scheduler.lab.testbed import reexec_in_user_namespace
-from tools.jobs import Limits, Marks, Process, run_job
+from prophet_scheduler.lab.testbed import Testbed, reexec_in_user_namespace
+from tools.jobs import Ended, Limits, Look, Marks, Process, run_job
 from tools.kept import resumed
 
 BUILDS = ("corrected", "released")
@@ -42,8 +41,6 @@ BACKLOG_RATE = "100mbit"
 """Rate of the workers' links."""
 BACKLOG_STARTS = 5
 BACKLOG_PORT = 24700
-PORTS = 250
-"""Number of ports to use in turn, since a port stays busy for a while."""
 MEMORY_POLICIES: Mapping[str, int] = {STOCK: 4_096_000, "prophet": DEFAULT_PARTITION_BYTES}
 """Policies to compare, with the bytes of a partition."""
 MEMORY_PORT = 24600
@@ -52,10 +49,21 @@ MOST_BYTES = 4e9
 """Resident bytes of a process above which a run is ended."""
 
 
-def many_gradients(job: Mapping[str, int]) -> list[str]:
-    """Return the script and arguments for a job with `gradients` of `size_bytes` each, for `iterations`."""
-    sizes = (job["gradients"], job["size_bytes"], job["iterations"])
-    return [str(Path(__file__).with_name("many_gradients.py")), *map(str, sizes)]
+def ended(
+    testbed: Testbed,
+    cluster: ClusterConfig,
+    policy: str,
+    env: Mapping[str, str],
+    job: Mapping[str, int],
+    folder: Path,
+    port: int,
+    limits: Limits,
+    look: Look = lambda marks, processes: None,
+) -> Ended:
+    """Run a job with `gradients` of `size_bytes` each for `iterations`, sent one by one, on the build of `env`."""
+    script = [str(Path(__file__).with_name("many_gradients.py")), *map(str, job.values())]
+    own = {} if policy == STOCK else {SCHEDULER: policy, FUSION: "0"}
+    return run_job(testbed, cluster, Contender(policy, policy, {**env, **own}), script, folder, port, limits, look)
 
 
 def provide_build(name: str, out: Path) -> dict[str, str]:
@@ -76,11 +84,6 @@ def provide_build(name: str, out: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(folder.resolve())}
 
 
-def unfused(policy: str, env: Mapping[str, str]) -> Contender:
-    """Return a policy that sends gradients one by one, with its build's environment."""
-    return Contender(policy, policy, {**env, **({} if policy == STOCK else {SCHEDULER: policy, FUSION: "0"})})
-
-
 def cluster_of(rate: str) -> ClusterConfig:
     return ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": rate})
 
@@ -96,11 +99,10 @@ def backlog(out: Path, results: Path) -> dict[str, Any]:
     with testbed_of(cluster) as testbed:
 
         def start(number: int, policy: str) -> dict[str, Any]:
-            folder, port, began = out / f"{policy}-{number}", BACKLOG_PORT + number % PORTS, time.monotonic()
-            ended = run_job(testbed, cluster, unfused(policy, env), many_gradients(job), folder, port, limits)
-            marks, took_s = ended.marks, time.monotonic() - began
-            reached = {"stage": marks.stage, "iteration": marks.iteration, "weights": marks.weights}
-            return {"policy": policy, "end": ended.end, **reached, "seconds": took_s, "why": ended.why}
+            began = time.monotonic()
+            done = ended(testbed, cluster, policy, env, job, out / f"{policy}-{number}", BACKLOG_PORT + number, limits)
+            took = {"seconds": time.monotonic() - began, "why": done.why}
+            return {"policy": policy, "end": done.end, "stage": done.marks.stage, **asdict(done.marks), **took}
 
         wanted = BACKLOG_POLICIES * BACKLOG_STARTS
         made = resumed(out / "starts.jsonl", dict[str, Any], wanted, start, lambda each: each["policy"])
@@ -145,17 +147,12 @@ def memory(out: Path, results: Path, *, seconds: float = 200.0) -> list[Samples]
 
         def run(number: int, key: tuple[str, str]) -> Samples:
             build, policy = key
-            env = provide_build(build, out)
-            samples = Samples(
-                build, policy, 2 * job["gradients"] * math.ceil(job["size_bytes"] / MEMORY_POLICIES[policy])
-            )
-            limits, folder, port = Limits(whole_s=seconds), out / f"{build}-{policy}", MEMORY_PORT + number
-            ended = run_job(
-                testbed, cluster, unfused(policy, env), many_gradients(job), folder, port, limits, samples.look
-            )
-            if ended.end in ("failed", "stopped"):
-                raise UserError(f"{build} {policy}: {ended.why} ({ended.marks.stage}); run it again")
-            samples.why = ended.why
+            samples = Samples(build, policy, 2 * job["gradients"] * -(-job["size_bytes"] // MEMORY_POLICIES[policy]))
+            how = provide_build(build, out), job, out / f"{build}-{policy}", MEMORY_PORT + number
+            done = ended(testbed, cluster, policy, *how, Limits(whole_s=seconds), samples.look)
+            if done.end in ("failed", "stopped"):
+                raise UserError(f"{build} {policy}: {done.why} ({done.marks.stage}); run it again")
+            samples.why = done.why
             return samples
 
         wanted = itertools.product(BUILDS, MEMORY_POLICIES)

@@ -1,8 +1,7 @@
 """A soak test: repeated starts, tasks, long training under changing rates, and the faults of configs/faults.yaml.
 
-Rule of this file: the pieces still to run, how to run each job on the testbed, and the data to keep. Finished pieces
-are not run again, so it can be interrupted and continued; each part keeps its figures as soon as it has run. Times are
-seconds, sizes bytes.
+Rule of this file: the jobs, the data kept of them, and which results are wrong. Finished pieces are not run again, so
+it can be interrupted and continued; each part keeps its figures as soon as it has run. Times are seconds, sizes bytes.
 """
 
 from __future__ import annotations
@@ -13,9 +12,11 @@ import os
 import random
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import psutil
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.settings import EVENTS_OUT
+from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.lab.cluster_config import Bandwidth
 from prophet_scheduler.lab.config import Cell, Experiment, load_experiment
 from prophet_scheduler.lab.contenders import Contender
@@ -33,14 +35,16 @@ from prophet_scheduler.lab.records import PolicyResult, read_worker
 from prophet_scheduler.lab.results import summarize
 from prophet_scheduler.lab.runner import run_experiment
 from prophet_scheduler.lab.runs import Run
-from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
+from prophet_scheduler.lab.session import testbed_of
+from prophet_scheduler.lab.testbed import Testbed, reexec_in_user_namespace
 from tools import kept
-from tools.kept import here, read_pieces, resumed
+from tools.kept import Provenance, here, read_pieces, resumed
 from tools.native_stress import CHECKS, PLAIN, StressProgram, StressRun, build_stress, run_tasks, why_not
-from tools.soak_records import PROPHETS, FaultRun, LongTraining, SoakData, SoakStart, starts_of, tasks_of, wanted_starts
+from tools.starts import Start, checked, soak_jobs
 
-NAME = "soak"
 ROOT = Path(__file__).parents[1]
+PROPHETS = ("prophet", engines()["ddp"].called_here("prophet"))
+"""Names of Prophet's policy on each engine."""
 RUN_TASKS = 500_000
 """Tasks in one run of the stress program, in which the hook steps aside once. With a check a tenth, in similar time."""
 PIECE_S = 900.0
@@ -58,13 +62,168 @@ LEAST_SAMPLES = 10
 LEAST_ITERATIONS = 20
 ANY_LENGTH = {"warmup": 2, "target_accuracy": 0.01}
 """Settings of a job that is too short for good accuracy; its weights are compared instead."""
+ERROR_LETTERS = 230
 PARTS = ("starts", "tasks", "training", "faults")
 """Methods of Soak, and fields of SoakData."""
 Samples = dict[str, list[tuple[int, int]]]
 """Pairs (iterations done, resident bytes then), by node."""
 
 
-def short_fault_job() -> tuple[Experiment, str, str]:
+@dataclass(frozen=True)
+class FaultRun:
+    """One job under the faults of a cell. `weights` is a digest of its final model, empty if it did not finish; `error`
+    is why. `longest_iteration_s` is the longest of all workers.
+    """
+
+    fault: str
+    policy: str
+    weights: str
+    error: str
+    ended_after_s: float | None
+    longest_iteration_s: float | None
+    seconds: float
+
+    @property
+    def under_prophet(self) -> bool:
+        return self.policy in PROPHETS
+
+    @property
+    def kills(self) -> bool:
+        return "killed" in self.fault
+
+    @property
+    def hangs(self) -> bool:
+        """True if the harness had to end the job."""
+        return "hung: " in self.error
+
+    @property
+    def end(self) -> str:
+        """`trained`, or when and how the job failed."""
+        if not self.error:
+            return "trained"
+        error = textwrap.shorten(self.error.removeprefix("repeat 1 of 1: ").removeprefix("hung: "), ERROR_LETTERS)
+        after = "" if self.ended_after_s is None else f" {self.ended_after_s:.0f} s after the fault began"
+        return f"hung: {error}" if self.hangs else f"ended{after}: {error}"
+
+
+@dataclass(frozen=True)
+class LongTraining:
+    """One job of many iterations. `growth_bytes`, by node, is the growth of resident memory per iteration: the slope of
+    a line through the second half of its samples. `messages` counts one worker's pushes and pulls; None if unknown.
+    """
+
+    policy: str
+    iterations: int
+    seconds: float
+    rates: int
+    weights: str
+    messages: int | None = None
+    unfinished: int = 0
+    """Transfers that were waiting or in flight when the job had finished."""
+    recuts: int = 0
+    growth_bytes: dict[str, float] = field(default_factory=dict)
+    resident_bytes: dict[str, int] = field(default_factory=dict)
+    """Resident bytes at the end."""
+    error: str = ""
+
+    def growth(self, role: str, iterations: float = 1.0) -> float | None:
+        """Return the growth in bytes over `iterations` of the role's fastest-growing process; None if unknown."""
+        slopes = [slope for node, slope in self.growth_bytes.items() if node.startswith(role)]
+        return max(slopes) * iterations if slopes else None
+
+    def growth_a_million(self, role: str) -> float | None:
+        """Return the same growth per million messages."""
+        if not self.messages or not self.resident_bytes:
+            return None
+        workers = sum(node.startswith("worker") for node in self.resident_bytes) if role == "server" else 1
+        return self.growth(role, 1e6 * self.iterations / (self.messages * workers))
+
+
+@dataclass(frozen=True)
+class SoakData:
+    """Kept data of the soak: each part's figures, and when and where it was last `measured`."""
+
+    measured: dict[str, Provenance] = field(default_factory=dict)
+    load: dict[str, float] = field(default_factory=dict)
+    """Load average, by part, of the last minute of its run."""
+    starts: list[dict[str, Any]] = field(default_factory=list)
+    """Starts of each engine with and without Prophet, as summed by `starts_of`."""
+    tasks: list[dict[str, Any]] = field(default_factory=list)
+    """Tasks under each check, as summed by `tasks_of`."""
+    training: list[LongTraining] = field(default_factory=list)
+    faults: list[FaultRun] = field(default_factory=list)
+
+    @property
+    def right_weights(self) -> set[str]:
+        """Digests of jobs without a fault: one digest if all is well."""
+        return {run.weights for run in self.faults if not run.fault and run.weights}
+
+    def wrong(self) -> list[str]:
+        """Return a line for everything that went wrong under Prophet. Hangs of an engine alone do not count."""
+        lines = [
+            f"start of {each['engine']}: {line}" for each in self.starts if each["prophet"] for line in each["wrong"]
+        ]
+        lines += [f"tasks, {each['check']}: {line}" for each in self.tasks for line in each["wrong"]]
+        lines += [f"training under {job.policy}: {job.error}" for job in self.training if job.error]
+        lost = [job for job in self.training if job.unfinished]
+        lines += [f"training under {job.policy}: {job.unfinished} tasks lost" for job in lost]
+        lengths = {(job.iterations, job.weights) for job in self.training if job.weights}
+        if len(lengths) > len({iterations for iterations, _ in lengths}):
+            lines.append("training: jobs of one length have different weights")
+        right = self.right_weights
+        if len(right) > 1:
+            lines.append(f"jobs without a fault have {len(right)} different models")
+        for run in self.faults:
+            other = right and run.weights not in right if run.weights else not run.error
+            if run.under_prophet and (run.hangs or other):
+                lines.append(f"{run.fault or 'no fault'}, {run.policy}: {'other weights; ' if other else ''}{run.end}")
+        return lines
+
+
+def starts_of(starts: Sequence[Start]) -> list[dict[str, Any]]:
+    """Return the data to keep about starts; `first_s` has the times of those that finished an iteration."""
+
+    def group(start: Start) -> tuple[str, bool]:
+        return start.job.engine, start.job.prophet
+
+    return [
+        {
+            "engine": engine,
+            "prophet": prophet,
+            "two_optimizers": sum(start.job.kind == 1 for start in mine),
+            "evaluations": sum(start.job.evaluates for start in mine),
+            "first_s": [round(start.first_s, 3) for start in mine if start.first_s > 0],
+            "wrong": [start.wrong for start in mine if start.wrong],
+        }
+        for (engine, prophet), several in groupby(sorted(checked(starts), key=group), key=group)
+        for mine in [list(several)]
+    ]
+
+
+def tasks_of(runs: Sequence[StressRun]) -> list[dict[str, Any]]:
+    summed = []
+    for check in dict.fromkeys(run.check for run in runs):
+        mine = [asdict(run) for run in runs if run.check == check]
+        counts = {key: sum(run[key] for run in mine) for key in ("tasks", "plans", "suspensions", "asides")}
+        seconds, wrong = round(sum(run["seconds"] for run in mine), 1), [run["wrong"] for run in mine if run["wrong"]]
+        summed.append({"check": check, "runs": len(mine), **counts, "seconds": seconds, "wrong": wrong})
+    return summed
+
+
+def fault_jobs() -> list[tuple[str, Experiment]]:
+    """Return (the faults in words, an experiment of one cell and policy) for each job of FAULTS."""
+    experiment = load_experiment(FAULTS)
+    return [
+        (
+            ", ".join(fault.words() for fault in cell.cluster.faults),
+            replace(experiment, cells=(replace(cell, policies=(policy,)),), repeats=1),
+        )
+        for cell in experiment.cells
+        for policy in cell.policies
+    ]
+
+
+def short_fault_job() -> tuple[str, Experiment]:
     """Return a short job under Prophet whose server stops for a second, in the form of `fault_jobs`."""
     experiment = load_experiment(FAULTS, ["prophet"], 1)
     cell = next(cell for cell in experiment.cells if any(f.kind is FaultKind.STOPPED for f in cell.cluster.faults))
@@ -72,21 +231,7 @@ def short_fault_job() -> tuple[Experiment, str, str]:
     soon = fault.model_copy(update={"from_s": 0.5, "until_s": 1.5})
     job = cell.job.model_copy(update={"iterations": LEAST_ITERATIONS, **ANY_LENGTH})
     cell = replace(cell, job=job, cluster=cell.cluster.model_copy(update={"faults": [soon]}))
-    return replace(experiment, cells=(cell,)), soon.words(), "prophet"
-
-
-def fault_jobs() -> list[tuple[Experiment, str, str]]:
-    """Return (an experiment of one cell and policy, the cell's faults in words, the policy) for each job of FAULTS."""
-    experiment = load_experiment(FAULTS)
-    return [
-        (
-            replace(experiment, cells=(replace(cell, policies=(policy,)),), repeats=1),
-            ", ".join(fault.words() for fault in cell.cluster.faults),
-            policy.name,
-        )
-        for cell in experiment.cells
-        for policy in cell.policies
-    ]
+    return soon.words(), replace(experiment, cells=(cell,))
 
 
 class MemoryWatch:
@@ -100,15 +245,17 @@ class MemoryWatch:
 
     def testbed(self, cell: Cell) -> Testbed:
         """Return a testbed that registers the process of each node here."""
+        testbed = testbed_of(cell.cluster)
+        start = testbed.popen
 
-        class Sampled(Testbed):
-            def popen(own, node: str, argv: Sequence[str], *, env: Mapping[str, str], **how: Any) -> Any:
-                # Recorded events stay in memory until the job ends, and would look like growth.
-                process = super().popen(node, argv, env={k: v for k, v in env.items() if k != EVENTS_OUT}, **how)
-                self._processes[node] = psutil.Process(process.pid)
-                return process
+        def popen(node: str, argv: Sequence[str], *, env: Mapping[str, str], **how: Any) -> Any:
+            # Recorded events stay in memory until the job ends, and would look like growth.
+            process = start(node, argv, env={k: v for k, v in env.items() if k != EVENTS_OUT}, **how)
+            self._processes[node] = psutil.Process(process.pid)
+            return process
 
-        return Sampled([NodeSpec(node, cell.cluster.bandwidth.rate(node)) for node in cell.cluster.nodes])
+        testbed.popen = popen  # type: ignore[method-assign]
+        return testbed
 
     def run_starts(self, cell: Cell, policy: Contender, label: str) -> None:
         self._began_s = time.monotonic()
@@ -124,23 +271,22 @@ class MemoryWatch:
         self.seconds = time.monotonic() - self._began_s
 
 
-def run(experiment: Experiment, out: Path) -> tuple[str, Run, PolicyResult, MemoryWatch]:
+def run(experiment: Experiment, out: Path) -> tuple[Run, PolicyResult, MemoryWatch]:
     """Run an experiment of one cell and policy. Raises UserError if a testbed is impossible."""
     watch = MemoryWatch()
     (done,) = run_experiment(experiment, out, watch.testbed, watch)
     ((name, (job,)),) = done.runs.items()
-    return name, job, summarize(experiment, [done]).cells[0].policies[name], watch
+    return job, summarize(experiment, [done]).cells[0].policies[name], watch
 
 
-def left_weights(folder: Path, workers: int) -> str | list[str]:
-    """Return the digest of the weights from a job that failed after training: a list of several if workers differ, ""
-    if not all workers left any.
-    """
-    files = [folder / f"worker{number}.json" for number in range(workers)]
-    digests = {read_worker(file).weights_sha256 or "" for file in files if file.exists()}
-    if len(digests) > 1:
-        return sorted(digests)
-    return "".join(digests) if all(file.exists() for file in files) else ""
+def weights_of(found: PolicyResult, folder: Path, workers: int) -> str:
+    """Return the digest of a job's final weights, also if it failed after training; "" if not all workers left any."""
+    digests = found.weights_sha256
+    if not digests:
+        files = [folder / f"worker{number}.json" for number in range(workers)]
+        left = {read_worker(file).weights_sha256 or "" for file in files if file.exists()}
+        digests = sorted(left) if len(left) > 1 else "".join(left) if all(file.exists() for file in files) else ""
+    return digests if isinstance(digests, str) else "workers differ"
 
 
 def changing_bandwidth(seed: int, seconds: float) -> Bandwidth:
@@ -162,16 +308,15 @@ def train_long(policy: str, seconds: float, seed: int, out: Path) -> LongTrainin
     iterations = max(LEAST_ITERATIONS, round(seconds / ITERATION_S))
     cluster = cell.cluster.model_copy(update={"bandwidth": changing_bandwidth(seed, 4 * seconds)})
     cell = replace(cell, job=cell.job.model_copy(update={"iterations": iterations, **ANY_LENGTH}), cluster=cluster)
-    name, job, found, watch = run(replace(experiment, cells=(cell,)), out)
-    weights = found.weights_sha256 or ""
+    job, found, watch = run(replace(experiment, cells=(cell,)), out)
     trained_s = sum(job.workers[0].iteration_s) if job.workers else watch.seconds
     hooks = [status.hook for status in job.statuses if status.hook is not None]
     return LongTraining(
-        policy=name,
+        policy=policy,
         iterations=iterations,
         seconds=trained_s,
         rates=sum(at_s <= trained_s for at_s, _ in cluster.bandwidth.changes),
-        weights=weights if isinstance(weights, str) else "workers differ",
+        weights=weights_of(found, job.folder, cluster.workers),
         messages=hooks[0].tasks if hooks else None,
         unfinished=sum(hook.pending + hook.pushes.in_flight + hook.pulls.in_flight for hook in hooks),
         recuts=job.statuses[0].recuts if job.statuses else 0,
@@ -193,48 +338,32 @@ def growth(samples: Samples) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Amounts:
-    """Amounts to run: `starts` under Prophet on each engine, `tasks` without a check and `checked_tasks` with each,
-    seconds of training under each of its policies, and `rounds` of all faults.
+class Soak:
+    """Parts of a soak. Each makes its missing pieces in the folder `out`, and returns its figures. Raises UserError.
+
+    `short` is a smoke test: a few starts and tasks, seconds of training, and one fault.
     """
 
-    starts: int = 500
-    tasks: int = 10_000_000
-    checked_tasks: int = 1_000_000
-    training_s: float = 3600.0
-    rounds: int = 2
-    checks: tuple[str, ...] = tuple(CHECKS)
-    training_policies: tuple[str, ...] = PROPHETS
-    only_short_faults: bool = False
-
-
-SHORT = Amounts(2, 100_000, 0, 5.0, 1, (), PROPHETS[:1], True)
-
-
-@dataclass(frozen=True)
-class Soak:
-    """Parts of a soak. Each makes its missing pieces in the folder `out`, and returns its figures. Raises UserError."""
-
     out: Path
-    amounts: Amounts
+    short: bool
 
     def starts(self) -> Any:
-        file = self.out / "starts.jsonl"
-        if len(read_pieces(file, SoakStart)) < len(wanted_starts(self.amounts.starts)):
-            command = [sys.executable, "-m", "tools.soak_starts", str(file.resolve()), str(self.amounts.starts)]
+        file, count = self.out / "starts.jsonl", 2 if self.short else 500
+        if len(read_pieces(file, Start)) < len(soak_jobs(count)):
+            command = [sys.executable, "-m", "tools.starts", "soak", str(count), str(file.resolve())]
             ended = subprocess.run(command, cwd=ROOT, env=without_jobs(os.environ), stderr=subprocess.PIPE, text=True)
             if ended.returncode != 0:
                 said = ended.stderr.strip().splitlines() or [f"it said nothing; see {file.parent}/starts"]
                 raise UserError(f"starts cannot be made: {said[-1]}")
-        return starts_of(read_pieces(file, SoakStart))
+        return starts_of(read_pieces(file, Start))
 
     def tasks(self) -> Any:
-        totals = {PLAIN: self.amounts.tasks} | dict.fromkeys(self.amounts.checks, self.amounts.checked_tasks)
-        sizes = {check: min(total, RUN_TASKS if check == PLAIN else RUN_TASKS // 10) for check, total in totals.items()}
-        for check in self.amounts.checks:
+        totals = {PLAIN: 100_000} if self.short else {PLAIN: 10_000_000} | dict.fromkeys(CHECKS, 1_000_000)
+        for check in totals.keys() & CHECKS.keys():
             if why := why_not(check):
                 print(f"tasks under the check of {check}: not run, {why}")
-                del sizes[check]
+                del totals[check]
+        sizes = {check: min(total, RUN_TASKS if check == PLAIN else RUN_TASKS // 10) for check, total in totals.items()}
 
         @functools.cache
         def built(check: str) -> StressProgram:
@@ -247,34 +376,29 @@ class Soak:
             return run_tasks(built(check), check, sizes[check], seed, limit_s=120.0)
 
         wanted = [(check, seed + 1) for check, size in sizes.items() for seed in range(totals[check] // size)]
-        file = self.out / "tasks.jsonl"
-        return tasks_of(resumed(file, StressRun, wanted, run, lambda run: (run.check, run.seed)))
+        return tasks_of(resumed(self.out / "tasks.jsonl", StressRun, wanted, run, lambda run: (run.check, run.seed)))
 
     def training(self) -> Any:
-        each_s = min(PIECE_S, self.amounts.training_s)
-        wanted = [*self.amounts.training_policies] * max(1, round(self.amounts.training_s / each_s))
+        wanted = list(PROPHETS[:1]) if self.short else list(PROPHETS) * 4
 
         def train(number: int, policy: str) -> LongTraining:
-            return train_long(policy, each_s, number, self.out / "training" / f"{policy}-{number}")
+            seconds = 5.0 if self.short else PIECE_S
+            return train_long(policy, seconds, number, self.out / "training" / f"{policy}-{number}")
 
-        file = self.out / "training.jsonl"
-        return resumed(file, LongTraining, wanted, train, lambda job: job.policy)
+        return resumed(self.out / "training.jsonl", LongTraining, wanted, train, lambda job: job.policy)
 
     def faults(self) -> Any:
-        jobs = [short_fault_job()] if self.amounts.only_short_faults else fault_jobs()
-        jobs *= self.amounts.rounds
+        jobs = [short_fault_job()] if self.short else fault_jobs() * 2
 
         def make(number: int, key: tuple[str, str]) -> FaultRun:
-            experiment, fault, policy = jobs[number]
-            _, job, found, watch = run(experiment, self.out / "faults" / f"{number}-{policy}")
-            digests = found.weights_sha256 or left_weights(job.folder, experiment.cells[0].cluster.workers)
-            weights = digests if isinstance(digests, str) else "workers differ"
+            experiment, (_, policy) = jobs[number][1], key
+            job, found, watch = run(experiment, self.out / "faults" / f"{number}-{policy}")
+            weights = weights_of(found, job.folder, experiment.cells[0].cluster.workers)
             longest_s = max((time_s for worker in job.workers for time_s in worker.iteration_s), default=None)
-            error, after_s = found.error or "", found.ended_after_s
-            return FaultRun(fault, policy, weights, error, after_s, longest_s, watch.seconds)
+            return FaultRun(*key, weights, found.error or "", found.ended_after_s, longest_s, watch.seconds)
 
-        wanted, file = [(fault, policy) for _, fault, policy in jobs], self.out / "faults.jsonl"
-        return resumed(file, FaultRun, wanted, make, lambda run: (run.fault, run.policy))
+        wanted = [(fault, experiment.cells[0].policies[0].name) for fault, experiment in jobs]
+        return resumed(self.out / "faults.jsonl", FaultRun, wanted, make, lambda run: (run.fault, run.policy))
 
 
 def measure(out: Path, results: Path, *, parts: str = ",".join(PARTS), short: int = 0) -> None:
@@ -287,15 +411,15 @@ def measure(out: Path, results: Path, *, parts: str = ",".join(PARTS), short: in
         raise UserError(f"{unknown[0]!r} is no part of the soak; its parts are {', '.join(PARTS)}")
     if {"training", "faults"} & set(chosen):
         reexec_in_user_namespace()
-    stored = kept.kept(results, NAME, SoakData)
+    stored = kept.kept(results, "soak", SoakData)
     data = SoakData() if stored is None else stored.data
-    soak = Soak(out, SHORT if short else Amounts())
+    soak = Soak(out, bool(short))
     for part in chosen:
         done = replace(data, **{part: getattr(soak, part)()})
         if done != data:
             load = round(os.getloadavg()[0], 1)
             data = replace(done, measured={**data.measured, part: here()}, load={**data.load, part: load})
-        kept.keep(results, NAME, SoakData, data)
+        kept.keep(results, "soak", SoakData, data)
     if wrong := data.wrong():
         print(*wrong, sep="\n")
         raise UserError(f"results that are wrong under Prophet: {len(wrong)}; docs/reliability.md has them")

@@ -1,9 +1,8 @@
 """Configs that are run for pages: on real engines, cell by cell, or on the simulator.
 
 Rule of this file: the list of configs, running a config's missing cells, and keeping the results. A cell with results
-is not run again, so a disturbed measurement costs one cell, and a run can be interrupted. `python -m tools.studies
-NAME...` runs configs by name; `real` is all of the paper's experiments. With `--simulated` it only simulates their kept
-cells again, which takes seconds.
+is not run again, so a disturbed measurement costs one cell, and a run can be interrupted. With `--simulated` it only
+simulates kept cells again, which takes seconds.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,34 +20,35 @@ from rich.console import Console
 from prophet_scheduler.cli.options import exit_status
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.config import Cell, Experiment, load_experiment
-from prophet_scheduler.lab.records import RESULTS_FILE, CellResult, Results, read_results
+from prophet_scheduler.lab.records import RESULTS_FILE, CellResult, read_results
 from prophet_scheduler.lab.results import as_measured, failures, summarize, summarize_cell
 from prophet_scheduler.lab.results_view import describe_setting
 from prophet_scheduler.lab.runs import CellRuns
 from prophet_scheduler.lab.session import progress_bar, run_session
 from prophet_scheduler.lab.simulated import prepare_experiment, prepared, run_of, run_planned, simulate_experiment
+from prophet_scheduler.simulate.run import SimulatedRun
 from tools import kept
 from tools.kept import Study
 
 CONFIGS = Path("configs")
-REAL, VALIDATION = "real", "validation"
+VALIDATION = "validation"
 ALL_REDUCES = ("allreduce", "eighth")
 """Studies of real all-reduces."""
 
 
 @dataclass(frozen=True)
 class StudyRecipe:
-    """Recipe of a study. One with figures is run as a whole, since a figure shows several cells."""
+    """Recipe of a study: its config, whether only the simulator runs it, and whether its real cells are also simulated.
+    `figures` of its first cell get names beside the page.
+    """
 
     config: str
     simulated: bool = False
-    """True if it runs only on the simulator."""
     beside: bool = False
-    """True if its cells are also simulated."""
     figures: Mapping[str, str] = field(default_factory=dict)
-    """Names beside the page, by file of a run."""
 
 
+REPLAY_FIGURES = {"iteration-times.png": "replay-resnet50.png", "transfers-0.png": "replay-resnet50-transfers.png"}
 STUDIES: Mapping[str, StudyRecipe] = {
     "allreduce": StudyRecipe("allreduce.yaml", beside=True),
     "eighth": StudyRecipe("eighth.yaml", beside=True),
@@ -56,24 +56,9 @@ STUDIES: Mapping[str, StudyRecipe] = {
     "blocks-simulated": StudyRecipe("blocks-simulated.yaml", simulated=True),
     "ablation": StudyRecipe("ablation.yaml"),
     "ablation-simulated": StudyRecipe("ablation-simulated.yaml", simulated=True),
-    "replay-resnet50": StudyRecipe(
-        "replay-resnet50.yaml",
-        figures={"iteration-times.png": "replay-resnet50.png", "transfers-0.png": "replay-resnet50-transfers.png"},
-    ),
+    "replay-resnet50": StudyRecipe("replay-resnet50.yaml", figures=REPLAY_FIGURES),
     "sweep-bytescheduler": StudyRecipe("sweep-bytescheduler.yaml"),
     VALIDATION: StudyRecipe("replay-bandwidths.yaml", beside=True),
-    "real-peers": StudyRecipe(
-        "peers.yaml",
-        figures={
-            f"{name}.png": f"real-peers-{name}.png" for name in ("iteration-times", "gradients-0", "throughput-0")
-        },
-    ),
-    "real-train-resnet": StudyRecipe("train-resnet.yaml"),
-    "real-replay-models": StudyRecipe("replay-models.yaml"),
-    "real-bandwidths": StudyRecipe("real/bandwidths.yaml"),
-    "real-batches": StudyRecipe("real/batches.yaml"),
-    "real-slow-worker": StudyRecipe("real/slow-worker.yaml"),
-    "real-workers": StudyRecipe("real/workers.yaml", beside=True),
 }
 """Studies by name of their kept data."""
 
@@ -87,29 +72,26 @@ def measured(config: Path, out: Path) -> Study:
     whole, refused = [], ""
     for number, cell in enumerate(experiment.cells):
         folder = out / f"cell{number}"
-        results = earlier(experiment, folder)
-        if results is None:
-            try:
+        try:
+            if not measured_before(experiment, folder):
                 run_session(replace(experiment, cells=(cell,)), folder)
-            except UserError as error:
-                refused = refused or str(error)
-                Console(stderr=True).print(f"{describe_setting(cell.setting)}: {error}", style="red", markup=False)
-                continue
-            results = read_results(folder / RESULTS_FILE)
-        whole += results.cells
+            whole += read_results(folder / RESULTS_FILE).cells
+        except UserError as error:
+            refused = refused or str(error)
+            Console(stderr=True).print(f"{describe_setting(cell.setting)}: {error}", style="red", markup=False)
     if refused:
         raise UserError(f"{refused}; run it again: only what is missing is measured")
     return kept.study_of(experiment, whole)
 
 
-def earlier(experiment: Experiment, folder: Path) -> Results | None:
-    """Return an earlier run's results of a cell; None unless it was of the same config and nothing failed."""
+def measured_before(experiment: Experiment, folder: Path) -> bool:
+    """Return True if the folder has results of a cell of the same config, and nothing failed."""
     path = folder / RESULTS_FILE
     if not path.exists():
-        return None
+        return False
     results = read_results(path)
     same = results.config == to_jsonable_python(experiment.source) and results.repeats == experiment.repeats
-    return results if same and not failures(results) else None
+    return same and not failures(results)
 
 
 def simulated(config: Path) -> Study:
@@ -125,6 +107,15 @@ def simulated_runs(experiment: Experiment) -> list[CellRuns]:
         return simulate_experiment(experiment, planned, Path(folder), listener)
 
 
+def contenders_simulated(cell: Cell, *, replayed: bool = False) -> dict[str, SimulatedRun]:
+    """Simulate the contenders of `cell` that the simulator supports, by name."""
+    return {
+        each.name: run_planned(planned)
+        for each in cell.policies
+        if (planned := prepared(cell.of(each), each, replayed=replayed)) is not None
+    }
+
+
 def simulated_cell(cell: Cell, measured: CellResult) -> CellResult | None:
     """Simulate the contenders of `cell` that the simulator supports, with `measured` rates for links without a limit.
 
@@ -133,11 +124,7 @@ def simulated_cell(cell: Cell, measured: CellResult) -> CellResult | None:
     if cell.profile is None:
         return None
     cell = as_measured(cell, measured.links)
-    runs = {
-        each.name: [run_of(run_planned(planned), Path())]
-        for each in cell.policies
-        if (planned := prepared(cell.of(each), each, replayed=True)) is not None
-    }
+    runs = {name: [run_of(run, Path())] for name, run in contenders_simulated(cell, replayed=True).items()}
     chosen = tuple(each for each in cell.policies if each.name in runs)
     done = CellRuns(replace(cell, policies=chosen), {}, runs, simulated=True)
     return kept.small(summarize_cell(done)) if runs else None
@@ -149,51 +136,34 @@ def beside(study: Study) -> Study:
     return replace(study, points=[replace(point, simulated=simulated_cell(cell, point.cell)) for cell, point in pairs])
 
 
-def study(recipe: StudyRecipe, config: Path, out: Path, results: Path) -> Study:
+def study(recipe: StudyRecipe, out: Path, results: Path) -> Study:
     """Run the missing parts of a study and return it; its figures go beside the page. Raises UserError and OSError."""
-    if recipe.simulated:
-        return simulated(config)
-    if not recipe.figures:
-        data = measured(config, out)
-    else:
-        experiment = load_experiment(config)
-        run_session(experiment, out)
-        data = kept.study_of(experiment, read_results(out / RESULTS_FILE).cells)
-        for file, name in recipe.figures.items():
-            shutil.copyfile(out / file, results / name)
+    config = CONFIGS / recipe.config
+    data = simulated(config) if recipe.simulated else measured(config, out)
+    for file, name in recipe.figures.items():
+        shutil.copyfile(out / "cell0" / file, results / name)
     return beside(data) if recipe.beside else data
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run and keep. A user's error is one line and exit status 2."""
     parser = kept.page_parser("studies", __doc__)
-    parser.add_argument("names", nargs="+", choices=[*STUDIES, REAL], metavar="NAME", help=", ".join([*STUDIES, REAL]))
+    parser.add_argument("names", nargs="+", choices=STUDIES, metavar="NAME", help=", ".join(STUDIES))
     parser.add_argument("--out", type=Path, default=Path("build/studies"), help="folder for the runs")
-    parser.add_argument("--config", type=Path, help="instead of the study's own; for a single name")
-    parser.add_argument("--missing", action="store_true", help="only studies without kept results of this config")
     parser.add_argument("--simulated", action="store_true", help="only simulate the kept cells again")
     options = parser.parse_args(arguments)
-    names = [name for asked in options.names for name in (real_names() if asked == REAL else [asked])]
 
     def work() -> int:
-        for name in names:
-            recipe, stored = STUDIES[name], kept.kept(options.results, name, Study)
-            config = options.config or CONFIGS / recipe.config
-            same = stored and stored.data.config == to_jsonable_python(load_experiment(config).source)
-            if options.simulated:
-                if stored is None:
-                    raise UserError(f"{kept.data_file(options.results, name)} is missing; measure first: make {name}")
+        for name in options.names:
+            if not options.simulated:
+                kept.keep(options.results, name, Study, study(STUDIES[name], options.out / name, options.results))
+            elif (stored := kept.kept(options.results, name, Study)) is not None:
                 kept.keep(options.results, name, Study, beside(stored.data), stored.measured)
-            elif not (options.missing and same):
-                data = study(recipe, config, options.out / name, options.results)
-                kept.keep(options.results, name, Study, data)
+            else:
+                raise UserError(f"{kept.data_file(options.results, name)} is missing; measure first: make {name}")
         return 0
 
     return exit_status(work)
-
-
-def real_names() -> Sequence[str]:
-    return [name for name in STUDIES if name.startswith(f"{REAL}-")]
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import time
+import timeit
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -118,57 +119,68 @@ def main() -> None:
     store: Any = torch._C._distributed_c10d.TCPStore(host, port, ranks, rank == 0, patience)
     group = wide_group(store, rank, ranks, patience)
     issuer = Issuer(RankGroups(group), EventLog(False))
+    cases = itertools.product(SIZES, AT_ONCE)
+    large = torch.ones(RENEWED_BYTES // 4)
+    parameters = [torch.nn.Parameter(torch.ones(PARAMETER_BYTES // 4)) for _ in range(PARAMETERS)]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    buffer = torch.ones(PARAMETERS, PARAMETER_BYTES // 4)
+
+    def copy() -> None:
+        for parameter, place in zip(parameters, buffer, strict=True):
+            torch.mul(parameter.detach(), 0.5, out=place)
+
+    def rate(size: int, once: Callable[[], Any]) -> float:
+        return greatest(group, size / mean_s(once))
+
     found = {
-        "bare_s": [
-            [size, at_once, timed(group, Bare(group, size, at_once))]
-            for size, at_once in itertools.product(SIZES, AT_ONCE)
-        ],
-        "issued_s": [[size, timed(group, Issued(issuer, size))] for size in ISSUED],
-        "copied_rate": greatest(group, PARAMETERS * PARAMETER_BYTES / copied_s()),
-        "renewed_rate": greatest(group, RENEWED_BYTES / renewed_s()),
-        "updated_rate": greatest(group, PARAMETERS * PARAMETER_BYTES / updated_s()),
+        "bare_s": [[size, at_once, timed(group, bare(group, size, at_once))] for size, at_once in cases],
+        "issued_s": [[size, timed(group, issued(issuer, size))] for size in ISSUED],
+        "copied_rate": rate(PARAMETERS * PARAMETER_BYTES, copy),
+        "renewed_rate": rate(RENEWED_BYTES, large.clone),
+        "updated_rate": rate(PARAMETERS * PARAMETER_BYTES, torch.optim.SGD(parameters, lr=1e-3).step),
     }
     if rank == 0:
         print(json.dumps(found), flush=True)
     group.barrier().wait()
 
 
-class Bare:
-    """All-reduces of `size` bytes by gloo, with `at_once` in flight, each in its own memory."""
+def bare(group: Any, size: int, at_once: int) -> Callable[[int], None]:
+    """Return a function that makes all-reduces of `size` bytes by gloo, `at_once` in flight, each in its own memory."""
+    data = [torch.ones(size // 4) for _ in range(at_once)]
 
-    def __init__(self, group: Any, size: int, at_once: int) -> None:
-        self._group = group
-        self._data = [torch.ones(size // 4) for _ in range(at_once)]
-
-    def __call__(self, count: int) -> None:
+    def several(count: int) -> None:
         under_way: deque[Any] = deque()
         for number in range(count):
-            if len(under_way) == len(self._data):
+            if len(under_way) == at_once:
                 under_way.popleft().wait()
-            under_way.append(self._group.allreduce([self._data[number % len(self._data)]]))
+            under_way.append(group.allreduce([data[number % at_once]]))
         while under_way:
             under_way.popleft().wait()
 
+    return several
 
-class Issued:
-    """All-reduces of `size` bytes through Prophet's issuer; a thread waits for one after another, as forward does."""
 
-    def __init__(self, issuer: Issuer, size: int) -> None:
-        self._issuer = issuer
-        self._data = [torch.ones(size // 4) for _ in range(2 * issuer.at_once)]
+def issued(issuer: Issuer, size: int) -> Callable[[int], None]:
+    """Return a function that makes all-reduces of `size` bytes through Prophet's issuer; a thread waits for one after
+    another, as forward does.
+    """
+    data = [torch.ones(size // 4) for _ in range(2 * issuer.at_once)]
 
-    def __call__(self, count: int) -> None:
-        operations = [self._operation(number) for number in range(count)]
-        self._issuer.append(operations)
-        for operation in operations:
-            self._issuer.ready(operation)
-        for operation in operations:
-            while not operation.done:
-                self._issuer.wait_activity(WAIT_S)
+    def operation(number: int) -> JointOperation:
+        own = data[number % len(data)]
+        return JointOperation(lambda: issuer.groups.all_reduce(own), number, 4 * own.numel())
 
-    def _operation(self, number: int) -> JointOperation:
-        data = self._data[number % len(self._data)]
-        return JointOperation(lambda: self._issuer.groups.all_reduce(data), number, 4 * data.numel())
+    def several(count: int) -> None:
+        operations = [operation(number) for number in range(count)]
+        issuer.append(operations)
+        for each in operations:
+            issuer.ready(each)
+        for each in operations:
+            while not each.done:
+                issuer.wait_activity(WAIT_S)
+
+    return several
 
 
 def timed(group: Any, several: Callable[[int], None]) -> float:
@@ -184,38 +196,9 @@ def timed(group: Any, several: Callable[[int], None]) -> float:
     return (time.monotonic() - began) / count
 
 
-def copied_s() -> float:
-    """Return the seconds to copy all gradients of a model to a send buffer."""
-    gradients = [torch.ones(PARAMETER_BYTES // 4) for _ in range(PARAMETERS)]
-    buffer = torch.ones(PARAMETERS, PARAMETER_BYTES // 4)
-
-    def once() -> None:
-        for gradient, place in zip(gradients, buffer, strict=True):
-            torch.mul(gradient, 0.5, out=place)
-
-    return _passes(once)
-
-
-def renewed_s() -> float:
-    """Return the seconds to copy a large gradient to memory that was just freed, as autograd does."""
-    gradient = torch.ones(RENEWED_BYTES // 4)
-    return _passes(gradient.clone)
-
-
-def updated_s() -> float:
-    """Return the seconds in which SGD updates all parameters of a model."""
-    parameters = [torch.nn.Parameter(torch.ones(PARAMETER_BYTES // 4)) for _ in range(PARAMETERS)]
-    for parameter in parameters:
-        parameter.grad = torch.ones_like(parameter)
-    return _passes(torch.optim.SGD(parameters, lr=1e-3).step)
-
-
-def _passes(once: Callable[[], Any]) -> float:
+def mean_s(once: Callable[[], Any]) -> float:
     once()
-    began = time.monotonic()
-    for _ in range(PASSES):
-        once()
-    return (time.monotonic() - began) / PASSES
+    return timeit.timeit(once, number=PASSES) / PASSES
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from prophet_scheduler.cli.options import exit_status
@@ -28,36 +26,19 @@ SCRIPTS = (
 """Scripts that use many parts of torch, none newer than the first release."""
 
 
-def tried(release: str, wheel: Path, place: Path) -> tuple[bool, str]:
-    """Return True if all scripts end with the bits of plain DDP, and a few words about the result."""
-    began_s = time.monotonic()
+def tried(release: str, wheel: Path, place: Path) -> bool:
+    """Run all scripts, print a line about it, and return True if they end with the bits of plain DDP."""
     try:
-        environment = Environment(sys.executable, place / "environment")
+        environment = Environment(sys.executable, place)
         environment.pip("install", f"torch=={release}", "numpy", "pytest", "hypothesis", str(wheel))
     except UserError as error:
-        return False, f"cannot be installed: {error}"
-    installed_s = time.monotonic()
+        print(f"torch {release:7} cannot be installed: {error}", flush=True)
+        return False
     tests = [f"{TEST}[ddp_{script}-2]" for script in SCRIPTS]
     done = outcome(environment.program("python"), "-P", "-m", "pytest", "-q", *tests, cwd=ROOT)
-    said = done.stdout.strip().splitlines()
-    failed = [line for line in said if line.startswith(("FAILED", "ERROR"))]
-    words = "; ".join([said[-1] if said else done.stderr[-200:], *failed])
-    return done.returncode == 0, f"{words} ({installed_s - began_s:.0f} s to install)"
-
-
-def try_all(releases: Sequence[str]) -> int:
-    """Test each release with this Python and print a line about it. Return 1 if one failed."""
-    all_well = True
-    with tempfile.TemporaryDirectory() as name:
-        built = Path(name, "built")
-        run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(built), str(ROOT))
-        (wheel,) = built.iterdir()
-        for release in releases:
-            with tempfile.TemporaryDirectory() as place:
-                well, words = tried(release, wheel, Path(place))
-            print(f"torch {release:7} {words}", flush=True)
-            all_well = all_well and well
-    return 0 if all_well else 1
+    said = done.stdout.strip().splitlines() or [done.stderr[-200:]]
+    print(f"torch {release:7}", "; ".join([said[-1], *(line for line in said if line.startswith(("FAILED", "ERROR")))]))
+    return done.returncode == 0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -65,7 +46,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.torches", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("releases", nargs="*", default=RELEASES, help="releases of torch; default: all supported")
     options = parser.parse_args(arguments)
-    return exit_status(lambda: try_all(options.releases))
+
+    def work() -> int:
+        with tempfile.TemporaryDirectory() as name:
+            place = Path(name)
+            run(
+                sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", f"{place}/built", str(ROOT)
+            )
+            (wheel,) = Path(place, "built").iterdir()
+            well = [tried(release, wheel, place / release) for release in options.releases]
+            return int(not all(well))
+
+    return exit_status(work)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from prophet_scheduler.core.status import AgentStatus
 from prophet_scheduler.lab.config import load_experiment
 from prophet_scheduler.lab.jobs.record import Mark, WorkerRecord
 from tools import changing
-from tools.changing import JobNetwork, Regime, RegimeRow, Series, near_after, regimes, rows, series_of
+from tools.changing import JobNetwork, Regime, Series, near_after, regimes, rows, series_of
 
 CONFIG = Path(__file__).parents[2] / changing.CONFIG
 FAST, SLOW = JobNetwork(2.5e9), JobNetwork(250e6)
@@ -38,8 +38,9 @@ def test_until_near_is_counted_in_iterations_and_one_that_stalls_does_not_matter
 
 def test_a_network_that_no_job_had_by_itself_has_no_comparison() -> None:
     (cell,) = rows([[Series("prophet", CHANGING, [float(second) for second in range(86)])]])
-    assert {row.steady_s for row in cell} == {None}
-    assert cell[0] == RegimeRow(FAST, 0.0, None, 1.0, None, None)
+    assert {row["steady_s"] for row in cell} == {None}
+    times = {"stock_s": None, "ours_s": 1.0, "steady_s": None, "off": None, "near_after": None}
+    assert cell[0] == {"network": FAST, "from_s": 0.0, **times}
 
 
 def test_time_is_counted_from_when_all_workers_had_trained_and_in_a_simulation_from_its_beginning() -> None:

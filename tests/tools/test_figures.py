@@ -43,9 +43,9 @@ def test_a_contender_is_held_against_the_bound_of_its_cell() -> None:
 def test_prophet_is_held_against_ddp_as_it_comes_and_its_best_bucket_size() -> None:
     lacks = [cell(**{"ddp-gloo": policy(1.0), "ddp-prophet": failed("hung")}), cell(**{"ddp-prophet": policy(1.0)})]
     (row,) = figures.ddp_standings([*lacks, cell(**of(DDP))])
-    assert row.best == "ddp-gloo-5" and row.of_bound == pytest.approx(1.6)
-    assert row.over_stock == pytest.approx(1.6 / 0.96)
-    assert row.over_best == pytest.approx(1.2 / 0.96)
+    assert row["best"] == "ddp-gloo-5" and row["of_bound"] == pytest.approx(1.6)
+    assert row["over_stock"] == pytest.approx(1.6 / 0.96)
+    assert row["over_best"] == pytest.approx(1.2 / 0.96)
 
 
 def test_weights_are_those_of_two_ranks_that_were_compared() -> None:
@@ -116,8 +116,8 @@ def test_the_simulator_has_what_was_measured() -> None:
 def test_other_weights_are_told_and_runs_of_another_length_not_compared() -> None:
     run = {"job": "resnet50", "seconds": [1.0] * 9, "digest": "aa"}
 
-    def same(**changed: Any) -> str:
-        return figures.pairs([run, {**run, **changed}])[0].same_weights
+    def same(**changed: Any) -> Any:
+        return figures.pairs([run, {**run, **changed}])[0]["same_weights"]
 
     assert [same(), same(digest="bb"), same(digest="bb", seconds=[1.0] * 8)] == ["yes", "**no**", "-"]
     assert figures.pairs([run]) == []

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.settings import Settings
-from tools.overhead import ANSWERING, VARIANTS, is_asked, mean_s, read_ranks, settings_of, threads_s, timed
+from tools.overhead import ANSWERING, VARIANTS, mean_s, settings_of, threads_s, timed
 
 
 def test_what_happens_once_a_second_counts_and_what_the_machine_does_besides_does_not() -> None:
@@ -24,7 +23,6 @@ def test_what_is_on_in_a_turn() -> None:
     told = {variant: settings_of(variant, base, Path("record"), 9000) for variant in VARIANTS}
     assert not told["nothing"].watched
     assert [variant for variant in VARIANTS if told[variant].status] == ["status", "top", "all"]
-    assert [variant for variant in VARIANTS if is_asked(variant)] == ["top", "all"]
     assert [variant for variant in VARIANTS if told[variant].record] == ["record", "all"]
     assert [variant for variant in VARIANTS if told[variant].metrics_port] == ["metrics", "all"]
 
@@ -74,8 +72,3 @@ def test_only_threads_that_watch_count() -> None:
         thread.join()
     assert took[0] == 0 < took[1]
     assert threads_s((ANSWERING,)) == 0.0, "it has ended"
-
-
-def test_a_rank_that_left_nothing_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="rank 0 left nothing; its output is in"):
-        read_ranks(tmp_path)

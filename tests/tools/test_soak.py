@@ -15,12 +15,15 @@ from prophet_scheduler.lab.jobs.record import write_record
 from support.fakes import worker_record
 from support.privileges import skip_without_namespaces
 from support.programs import without_switches
+from support.results import failed
 from tools import kept, pages, soak
 from tools.native_stress import StressRun
-from tools.soak_records import FaultRun, LongTraining, SoakData, SoakStart, starts_of, tasks_of, wanted_starts
+from tools.soak import FaultRun, LongTraining, SoakData, starts_of, tasks_of
+from tools.starts import Start, StartedJob, soak_jobs
 
 CHECKOUT = Path(__file__).parents[2]
-START = SoakStart("byteps", False, 0, 1.5, 2.5, "1f")
+START = Start(StartedJob("byteps", 0, 0, prophet=False), 1.5, "1f")
+UNDER = replace(START, job=StartedJob("byteps", 0, 1))
 STALL = "repeat 1 of 1: worker0 ended with status 75: prophet: no transfer has finished for 15 s"
 HUNG = "repeat 1 of 1: hung: nothing for 40 s (iterations of 60 done: worker0 9, worker1 9)"
 FAULTS = [
@@ -32,24 +35,23 @@ FAULTS = [
 
 
 def test_starts_come_in_turn_by_engine_with_and_without_prophet_and_by_kind() -> None:
-    starts = wanted_starts(8)
-    assert [engine for engine, _, _ in starts] == ["byteps", "ddp"] * 12
-    for own in (starts[::2], starts[1::2]):
-        assert [prophet for _, prophet, _ in own] == [False, True, True] * 4
-        assert [kind for _, prophet, kind in own if prophet] == [0, 1, 0, 2] * 2
-    assert starts[:20] == wanted_starts(7)[:20], "more starts do not change the first ones"
+    jobs = soak_jobs(8)
+    assert [job.engine for job in jobs] == ["byteps", "ddp"] * 12
+    for own in (jobs[::2], jobs[1::2]):
+        assert [job.prophet for job in own] == [False, True, True] * 4
+        assert [job.kind for job in own if job.prophet] == [0, 1, 0, 2] * 2
+    assert jobs[:20] == soak_jobs(7)[:20], "more starts do not change the first ones"
 
 
 def test_a_start_with_another_result_than_the_engine_alone_is_wrong() -> None:
-    def wrong(*starts: SoakStart) -> list[str]:
+    def wrong(*starts: Start) -> list[str]:
         return [line for part in starts_of(starts) for line in part["wrong"]]
 
-    under = replace(START, prophet=True)
-    other = replace(under, result="2e")
-    assert wrong(under) == wrong(START, under) == []
-    assert wrong(under, START, other) == ["losses or weights differ from a start of the engine alone"]
-    assert wrong(under, other) == ["losses or weights differ from a start of Prophet"]
-    assert wrong(START, replace(other, kind=1)) == [], "another job"
+    other = replace(UNDER, result="2e")
+    assert wrong(UNDER) == wrong(START, UNDER) == []
+    assert wrong(UNDER, START, other) == ["losses or weights differ from a start of the engine alone"]
+    assert wrong(UNDER, other) == ["losses or weights differ from a start of Prophet"]
+    assert wrong(START, replace(other, job=replace(other.job, kind=1))) == [], "another job"
 
 
 def test_an_engine_that_hangs_alone_is_no_fault_of_prophet() -> None:
@@ -62,13 +64,15 @@ def test_an_engine_that_hangs_alone_is_no_fault_of_prophet() -> None:
 
 
 def test_a_job_that_fails_after_its_training_has_left_its_weights(tmp_path: Path) -> None:
-    assert soak.left_weights(tmp_path, 2) == ""
-    write_record(worker_record([1.0]), tmp_path / "worker0.json")
-    assert soak.left_weights(tmp_path, 2) == "", "the other left nothing"
-    write_record(worker_record([1.0]), tmp_path / "worker1.json")
-    assert soak.left_weights(tmp_path, 2) == "abc"
-    write_record(worker_record([1.0], weights_sha256="2e"), tmp_path / "worker1.json")
-    assert soak.left_weights(tmp_path, 2) == ["2e", "abc"]
+    def left(**record: str) -> str:
+        for number, changed in enumerate(record.values()):
+            write_record(worker_record([1.0], weights_sha256=changed), tmp_path / f"worker{number}.json")
+        return soak.weights_of(failed("it broke"), tmp_path, 2)
+
+    assert left() == ""
+    assert left(first="abc") == "", "the other left nothing"
+    assert left(first="abc", other="abc") == "abc"
+    assert left(first="abc", other="2e") == "workers differ"
     late = replace(FAULTS[1], error="repeat 1 of 1: worker1 ended with status -6 after its last iteration: what()")
     assert late.end == "ended: worker1 ended with status -6 after its last iteration: what()"
     assert SoakData(faults=[FAULTS[0], late]).wrong() == []
@@ -77,7 +81,7 @@ def test_a_job_that_fails_after_its_training_has_left_its_weights(tmp_path: Path
 
 def test_what_is_wrong_is_said_of_every_part() -> None:
     data = SoakData(
-        starts=starts_of([START, replace(START, prophet=True, wrong="hung")]),
+        starts=starts_of([START, replace(UNDER, wrong="hung")]),
         tasks=tasks_of([StressRun("plain", 1, 0, 0, 0, 0, 120.0, "not over after 120 s")]),
         training=[LongTraining("prophet", 100, 20.0, 3, "1f", unfinished=2)],
         faults=[*FAULTS, replace(FAULTS[0], weights="2e")],
@@ -94,7 +98,7 @@ def test_what_is_wrong_is_said_of_every_part() -> None:
 
 def test_the_page_says_what_went_wrong_and_how_jobs_ended(tmp_path: Path) -> None:
     training = [LongTraining("prophet", 3600, 900.0, 90, "1f", unfinished=2)]
-    data = SoakData(starts=starts_of([START, replace(START, prophet=True)]), training=training, faults=FAULTS)
+    data = SoakData(starts=starts_of([START, UNDER]), training=training, faults=FAULTS)
     kept.keep(tmp_path, "soak", SoakData, data)
     page = pages.page(tmp_path, "../reliability.md")
     assert "What went wrong under Prophet:\n\n- training under prophet: 2 tasks lost" in page
@@ -126,11 +130,16 @@ def test_rates_of_long_training_stay_within_their_bounds_for_all_of_it() -> None
 def test_every_cell_of_the_faults_config_is_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(CHECKOUT)
     jobs = soak.fault_jobs()
-    assert {policy for _, _, policy in jobs} == {"stock", "prophet", "ddp-gloo", "ddp-prophet"}
-    assert {fault.split(" ")[1] for _, fault, _ in jobs if fault} == {
+    assert {experiment.cells[0].policies[0].name for _, experiment in jobs} == {
+        "stock",
+        "prophet",
+        "ddp-gloo",
+        "ddp-prophet",
+    }
+    assert {fault.split(" ")[1] for fault, _ in jobs if fault} == {
         *("link-down", "slow-link", "killed", "stopped", "of")
     }
-    assert all(len(experiment.cells) == 1 and experiment.repeats == 1 for experiment, _, _ in jobs)
+    assert all(len(experiment.cells) == 1 and experiment.repeats == 1 for _, experiment in jobs)
 
 
 def test_a_part_that_is_none_is_one_line(tmp_path: Path) -> None:

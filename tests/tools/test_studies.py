@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -62,27 +61,14 @@ def test_a_cell_that_was_refused_is_all_that_is_run_again(session: Session, tmp_
 def test_results_of_another_config_or_with_a_failure_are_not_taken(session: Session, tmp_path: Path) -> None:
     file, out = config(tmp_path, "250mbit"), tmp_path / "out"
     session.run(load_experiment(file), out / "cell0")
-    assert studies.earlier(load_experiment(file), out / "cell0") is not None
-    assert studies.earlier(load_experiment(file, repeats=7), out / "cell0") is None
-    assert studies.earlier(load_experiment(config(tmp_path, "1gbit")), out / "cell0") is None
-    assert studies.earlier(load_experiment(file), out / "cell1") is None
+    assert studies.measured_before(load_experiment(file), out / "cell0")
+    assert not studies.measured_before(load_experiment(file, repeats=7), out / "cell0")
+    assert not studies.measured_before(load_experiment(config(tmp_path, "1gbit")), out / "cell0")
+    assert not studies.measured_before(load_experiment(file), out / "cell1")
     results = read_results(out / "cell0" / "results.json")
     broken = POINT.model_copy(update={"policies": {**POINT.policies, "p3": failed("hung")}})
     write_results(results.model_copy(update={"cells": [broken]}), out / "cell0" / "results.json")
-    assert studies.earlier(load_experiment(config(tmp_path, "250mbit")), out / "cell0") is None
-
-
-def run(*arguments: str | Path) -> None:
-    assert studies.main([str(argument) for argument in arguments]) == 0
-
-
-def test_what_is_all_kept_is_not_run_where_only_missing_studies_are(session: Session, tmp_path: Path) -> None:
-    options = ("--config", config(tmp_path, "250mbit"), "--out", tmp_path / "out", "--results", tmp_path)
-    run("blocks", *options)
-    assert session.ran == ["cell0"]
-    shutil.rmtree(tmp_path / "out")
-    run("blocks", *options, "--missing")
-    assert session.ran == ["cell0"]
+    assert not studies.measured_before(load_experiment(config(tmp_path, "250mbit")), out / "cell0")
 
 
 def test_a_study_with_figures_has_them_beside_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,9 +81,10 @@ def test_a_study_with_figures_has_them_beside_the_page(tmp_path: Path, monkeypat
         return 0
 
     monkeypatch.setattr(studies, "run_session", drawn)
-    run("replay-resnet50", "--config", written(REPLAY, tmp_path), "--out", tmp_path / "out", "--results", tmp_path)
+    monkeypatch.setattr(studies, "CONFIGS", CONFIGS)
+    assert studies.main(["replay-resnet50", "--out", str(tmp_path / "out"), "--results", str(tmp_path)]) == 0
     assert (tmp_path / "replay-resnet50-transfers.png").read_text() == "transfers-0.png"
-    assert session.ran == ["replay-resnet50"]
+    assert session.ran == ["cell0"] and (tmp_path / "data" / "replay-resnet50.json").exists()
 
 
 def test_a_study_is_simulated_alone_or_beside_the_real_run(session: Session, tmp_path: Path) -> None:
@@ -105,7 +92,7 @@ def test_a_study_is_simulated_alone_or_beside_the_real_run(session: Session, tmp
     (point,) = studies.simulated(file).points
     assert point.workers == 2 and point.cell.ratios["prophet"] > 1.5
     assert all(shown.over_time is None for shown in point.cell.policies.values())
-    (both,) = studies.study(studies.StudyRecipe("", beside=True), file, tmp_path / "out", tmp_path).points
+    (both,) = studies.study(studies.StudyRecipe(str(file), beside=True), tmp_path / "out", tmp_path).points
     assert both.cell.times_s == POINT.times_s
     assert both.simulated is not None and both.simulated.rests_s == pytest.approx(point.cell.rests_s)
 
@@ -116,7 +103,6 @@ def test_every_config_is_there_and_what_is_simulated_can_be() -> None:
         assert experiment.cells
         if recipe.simulated:
             assert prepare_experiment(experiment)
-    assert [*studies.STUDIES][-7:] == studies.real_names()
 
 
 def test_all_reduces_are_compared_with_several_bucket_sizes_on_two_and_four_ranks() -> None:
