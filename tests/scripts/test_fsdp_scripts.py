@@ -40,11 +40,11 @@ RANKS = {
     **{"fsdp_hosts": (5,), "fsdp_hybrid_three": (3,), "fsdp_many_roots": (3,), "fsdp_replicate": (2, 3)},
 }
 AT_ONCE = {
-    *("fsdp_muon", "fsdp_compile", "fsdp_hooks", "fsdp_kept", "fsdp_many_ranks", "hooks"),
+    *("fsdp_muon", "fsdp_compile", "fsdp_extension", "fsdp_hooks", "fsdp_kept", "fsdp_many_ranks", "hooks"),
     *("scaled", "norms", "gradients_kept", "fsdp_backward_elsewhere", "fsdp_event_loop"),
 }
 """Scripts and ways whose updates are not late, since something looks at all gradients before each step, or may."""
-SAYS_MORE = {"fsdp_muon", "fsdp_compile"}
+SAYS_MORE = {"fsdp_muon", "fsdp_compile", "fsdp_extension"}
 """Scripts that get a line of Prophet's, as with DistributedDataParallel."""
 NOT_AHEAD = {"fsdp_hooks", "fsdp_hybrid_three", "fsdp_many_roots", "fsdp_replicate", "fsdp_root_only"}
 """Scripts that gather one thing or nothing, or say themselves what is gathered ahead."""

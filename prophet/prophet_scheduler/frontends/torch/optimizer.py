@@ -127,9 +127,13 @@ def why_not_late(optimizer: torch.optim.Optimizer, shared: bool = False) -> str 
         return f"{type(optimizer).__name__} keeps its state or its groups in a way of its own"
     if any(group.get("differentiable") for group in optimizer.param_groups):
         return "it is differentiable"
-    params = [id(param) for group in optimizer.param_groups for param in group["params"]]
-    if len(set(params)) != len(params):
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    if len(set(map(id, params))) != len(params):
         return "a parameter is in it twice"
+    for kind in {type(getattr(param, "_local_tensor", param)) for param in params}:
+        # Its code may use random numbers, which are the program's, and memory that torch shows nobody.
+        if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # type: ignore[comparison-overlap]
+            return f"a parameter is a {kind.__name__}, which computes in a way of its own"
     return too_old() or None
 
 

@@ -97,19 +97,16 @@ def _is_of_others(kind: type[torch.Tensor]) -> bool:
     return hasattr(kind, "__tensor_flatten__")
 
 
-def _key_of_each(tensor: torch.Tensor) -> Iterator[StorageKey]:
-    """Yield the keys of the tensor and, if it is made of others, of these."""
-    yield storage_key(tensor)
-    if _is_of_others(type(tensor)):
-        names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-        for name in names:
-            yield from _key_of_each(getattr(tensor, name))
-
-
 def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensor and, for a tensor of several ranks (DTensor), this rank's part, which has its own storage."""
-    part = getattr(tensor, "_local_tensor", None)
-    return [tensor] if part is None else [tensor, part]
+    """Return the tensor and, if it is made of others, these, which have storages of their own. The last one of a
+    DTensor of plain tensors is this rank's part.
+    """
+    kind = type(tensor)
+    if kind in _PLAIN or not _is_of_others(kind):
+        return [tensor]
+    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    others = (other for name in names if isinstance(other := getattr(tensor, name), torch.Tensor))
+    return [tensor, *itertools.chain.from_iterable(map(parts_of, others))]
 
 
 class _Here(threading.local):
@@ -186,7 +183,8 @@ class _References(TorchFunctionMode):
 
     def _look(self, func: Callable[..., Any] | None, values: Iterable[Any]) -> None:
         tensors = _tensors(values, whole=func is None or isinstance(func, _IN_C))
-        entries = (self._pending.get(key) for tensor in tensors for key in _key_of_each(tensor))
+        parts = ((tensor,) if type(tensor) in _PLAIN else parts_of(tensor) for tensor in tensors)
+        entries = (self._pending.get(storage_key(part)) for part in itertools.chain.from_iterable(parts))
         self._use_all(func, (entry for entry in entries if entry is not None))
 
     def _use_all(self, func: Callable[..., Any] | None, entries: Iterable[tuple[Any, ...]]) -> None:
