@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.progress import track
 
-from prophet_scheduler.core.optional import need_pyplot
 from prophet_scheduler.engines.ddp import BUCKET_CAP_MB
 from prophet_scheduler.engines.topology import ALL_REDUCE
 from prophet_scheduler.lab.config import Cell, experiment_of
@@ -155,7 +154,8 @@ def simulated(model: str, ranks: int, delay_ms: int) -> Curve:
 
 def draw(curves: Sequence[Curve], path: Path) -> None:
     """Draw a panel for each delay and model: gains, the bound, the limit, and in gray where little can be gained."""
-    pyplot = need_pyplot()
+    from matplotlib import pyplot
+
     figure, panels = pyplot.subplots(
         len(DELAYS_MS), len(MODELS), sharex=True, sharey="row", figsize=(9.5, 9.2), layout="constrained"
     )
@@ -192,8 +192,7 @@ def _draw_panel(axes: Any, curves: Sequence[Curve]) -> None:
 
 
 def measure(out: Path, results: Path) -> list[Curve]:
-    """Simulate all, and draw the figure in `results`. Raises MissingPackage without matplotlib, and OSError."""
-    need_pyplot()  # fail before minutes are spent
+    """Simulate all, and draw the figure in `results`. Raises OSError."""
     networks = list(itertools.product(MODELS, RANKS, DELAYS_MS))
     curves = [simulated(*each) for each in track(networks, "map")]
     draw(curves, results / FIGURE)

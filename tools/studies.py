@@ -8,11 +8,10 @@ cells again, which takes seconds.
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic_core import to_jsonable_python
@@ -38,15 +37,13 @@ ALL_REDUCES = ("allreduce", "eighth")
 
 @dataclass(frozen=True)
 class StudyRecipe:
-    """Recipe of a study. One with figures is run as a whole, since a figure shows several cells."""
+    """Recipe of a study."""
 
     config: str
     simulated: bool = False
     """True if it runs only on the simulator."""
     beside: bool = False
     """True if its cells are also simulated."""
-    figures: Mapping[str, str] = field(default_factory=dict)
-    """Names beside the page, by file of a run."""
 
 
 STUDIES: Mapping[str, StudyRecipe] = {
@@ -56,18 +53,10 @@ STUDIES: Mapping[str, StudyRecipe] = {
     "blocks-simulated": StudyRecipe("blocks-simulated.yaml", simulated=True),
     "ablation": StudyRecipe("ablation.yaml"),
     "ablation-simulated": StudyRecipe("ablation-simulated.yaml", simulated=True),
-    "replay-resnet50": StudyRecipe(
-        "replay-resnet50.yaml",
-        figures={"iteration-times.png": "replay-resnet50.png", "transfers-0.png": "replay-resnet50-transfers.png"},
-    ),
+    "replay-resnet50": StudyRecipe("replay-resnet50.yaml"),
     "sweep-bytescheduler": StudyRecipe("sweep-bytescheduler.yaml"),
     VALIDATION: StudyRecipe("replay-bandwidths.yaml", beside=True),
-    "real-peers": StudyRecipe(
-        "peers.yaml",
-        figures={
-            f"{name}.png": f"real-peers-{name}.png" for name in ("iteration-times", "gradients-0", "throughput-0")
-        },
-    ),
+    "real-peers": StudyRecipe("peers.yaml"),
     "real-train-resnet": StudyRecipe("train-resnet.yaml"),
     "real-replay-models": StudyRecipe("replay-models.yaml"),
     "real-bandwidths": StudyRecipe("real/bandwidths.yaml"),
@@ -121,7 +110,7 @@ def simulated(config: Path) -> Study:
 def simulated_runs(experiment: Experiment) -> list[CellRuns]:
     """Run an experiment on the simulator, with a progress bar. Raises UserError."""
     planned, console = prepare_experiment(experiment), Console(stderr=True)
-    with tempfile.TemporaryDirectory() as folder, progress_bar(experiment, console, recordings=False) as listener:
+    with tempfile.TemporaryDirectory() as folder, progress_bar(experiment, console) as listener:
         return simulate_experiment(experiment, planned, Path(folder), listener)
 
 
@@ -149,18 +138,11 @@ def beside(study: Study) -> Study:
     return replace(study, points=[replace(point, simulated=simulated_cell(cell, point.cell)) for cell, point in pairs])
 
 
-def study(recipe: StudyRecipe, config: Path, out: Path, results: Path) -> Study:
-    """Run the missing parts of a study and return it; its figures go beside the page. Raises UserError and OSError."""
+def study(recipe: StudyRecipe, config: Path, out: Path) -> Study:
+    """Run the missing parts of a study and return it. Raises UserError and OSError."""
     if recipe.simulated:
         return simulated(config)
-    if not recipe.figures:
-        data = measured(config, out)
-    else:
-        experiment = load_experiment(config)
-        run_session(experiment, out)
-        data = kept.study_of(experiment, read_results(out / RESULTS_FILE).cells)
-        for file, name in recipe.figures.items():
-            shutil.copyfile(out / file, results / name)
+    data = measured(config, out)
     return beside(data) if recipe.beside else data
 
 
@@ -185,7 +167,7 @@ def main(arguments: list[str] | None = None) -> int:
                     raise UserError(f"{kept.data_file(options.results, name)} is missing; measure first: make {name}")
                 kept.keep(options.results, name, Study, beside(stored.data), stored.measured)
             elif not (options.missing and same):
-                data = study(recipe, config, options.out / name, options.results)
+                data = study(recipe, config, options.out / name)
                 kept.keep(options.results, name, Study, data)
         return 0
 

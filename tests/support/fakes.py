@@ -155,8 +155,8 @@ class FakeListener:
         self.heard: list[object] = []
         self.most = 0
 
-    def run_starts(self, cell: Cell, policy: Contender, label: str) -> None:
-        self.heard.append(f"{policy.name} {label}")
+    def run_starts(self, cell: Cell, policy: Contender, repeat: int) -> None:
+        self.heard.append(f"{policy.name} {repeat}")
 
     def iterations(self, done: int) -> None:
         self.most = max(self.most, done)

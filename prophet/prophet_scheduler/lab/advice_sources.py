@@ -38,8 +38,7 @@ from prophet_scheduler.lab.records import RESULTS_FILE, CellResult, Results, rea
 from prophet_scheduler.lab.report.from_record import begin_of, chapter_of, read_workers
 from prophet_scheduler.lab.results import as_measured
 from prophet_scheduler.lab.results_view import describe_setting
-from prophet_scheduler.lab.runs import PROFILE_FILE, STATUS_FILE
-from prophet_scheduler.lab.transfers import WORKER
+from prophet_scheduler.lab.runs import PROFILE_FILE, STATUS_FILE, WORKER
 from prophet_scheduler.lab.workload import scaled
 from prophet_scheduler.models.profiles import load_profile
 from prophet_scheduler.models.zoo import MODELS
@@ -71,11 +70,9 @@ class LinkOptions:
     keep: bool = False
 
 
-def of_profile(
-    profile: Profile, policy: str | None, links: LinkOptions, status: Path | None = None, assumed: str = ""
-) -> Situation:
+def of_profile(profile: Profile, policy: str | None, links: LinkOptions, status: Path | None = None) -> Situation:
     """Return a job with this profile. Without a bandwidth in `links`, use the one that Prophet measured, from the
-    `status` file of a job. `assumed` is a sentence on the profile's times.
+    `status` file of a job.
 
     The default `policy` is Prophet on that job's engine, or without `status` DistributedDataParallel without Prophet.
     Raises UserError if there is no bandwidth, and for an impossible cluster.
@@ -116,12 +113,9 @@ def of_profile(
     cluster = ClusterConfig.model_construct(
         workers=links.workers, servers=links.servers, bandwidth=Bandwidth(rate, nodes), delay=Delay(links.delay_s)
     )
-    if profile.name in MODELS:
-        assumed = (
-            f"computing takes {profile.backward_s:.3g} s backward, {profile.forward_s:.3g} s forward, as in the "
-            "profile; give your job's own profile (PROPHET_PROFILE_OUT) for its real times"
-        )
-    notes = (assumed,) if assumed else ()
+    times = f"computing takes {profile.backward_s:.3g} s backward, {profile.forward_s:.3g} s forward, as in the profile"
+    real = "give your job's own profile (PROPHET_PROFILE_OUT) for its real times"
+    notes = (f"{times}; {real}",) if profile.name in MODELS else ()
     return Situation(cell_of(profile, contender, cluster, simulator), contender, links.workers_per_host, assumed=notes)
 
 

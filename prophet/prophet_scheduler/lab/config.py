@@ -53,8 +53,6 @@ class ExperimentConfig(Strict):
     repeats: Count = 1
     time_limit_s: Seconds = 60.0
     """Time without a finished iteration on any worker after which a run counts as hung."""
-    warm: bool = False
-    """True if a policy's later repeats start from what the first repeat learned."""
     job: Annotated[JobConfig, Field(discriminator="kind")]
     cluster: ClusterConfig
     policies: list[str | ContenderEntry] = Field(min_length=1)
@@ -114,8 +112,6 @@ class Experiment:
     time_limit_s: float
     cells: tuple[Cell, ...]
     source: Mapping[str, object]
-    warm: bool = False
-    """True if a policy's later repeats start from what the first repeat learned."""
 
 
 def load_experiment(path: Path, policies: Sequence[str] = (), repeats: int | None = None) -> Experiment:
@@ -154,7 +150,7 @@ def experiment_of(
     if repeats is not None and repeats < 1:
         raise UserError(f"--repeats is {repeats}; it must be 1 or more")
     repeats = repeats or config.repeats
-    return Experiment(path, config.name, config.engine, repeats, config.time_limit_s, tuple(cells), source, config.warm)
+    return Experiment(path, config.name, config.engine, repeats, config.time_limit_s, tuple(cells), source)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@ on the ring of DistributedDataParallel and FSDP2.
 
 Rule of this file: convert a config's values to the simulator's, and its runs to the records that a real job writes;
 turn a contender over gloo into a run from the known behaviour of the engine and the plugins, measuring nothing and
-fitting nothing to a job. results.py and figures.py treat the records like those of real runs. Times are seconds, sizes
+fitting nothing to a job. results.py treats the records like those of real runs. Times are seconds, sizes
 bytes.
 
 Gloo's all-reduce is a ring (simulate/collectives.py), with the simulator's overhead and latency for BytePS's testbed.
@@ -34,7 +34,6 @@ from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Borders, Cut, learning_
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.event_record import save_record
 from prophet_scheduler.core.network import Network
-from prophet_scheduler.core.optional import require
 from prophet_scheduler.core.plan import Plan
 from prophet_scheduler.core.policy import Policy
 from prophet_scheduler.core.profile import Profile
@@ -48,10 +47,8 @@ from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.job_config import ReplayJob
 from prophet_scheduler.lab.jobs.record import Mark, WorkerRecord
 from prophet_scheduler.lab.runner import ProgressListener, run_repeats
-from prophet_scheduler.lab.runs import EVENTS_FILE, CellRuns, Run
+from prophet_scheduler.lab.runs import EVENTS_FILE, WORKER, CellRuns, Run
 from prophet_scheduler.lab.testbed.shaping import token_bucket
-from prophet_scheduler.lab.transfers import WORKER
-from prophet_scheduler.lab.tuning import of_search
 from prophet_scheduler.policies import Blocks, get_definition, policy_from_environ
 from prophet_scheduler.policies.algorithms.collective import (
     SIZES,
@@ -68,7 +65,6 @@ from prophet_scheduler.simulate.cluster import Cluster, Costs, RateSteps, comput
 from prophet_scheduler.simulate.collectives import COLLECTIVES, collective_cost
 from prophet_scheduler.simulate.grouped import WHOLE, grouped
 from prophet_scheduler.simulate.job import Job, alone, job_of_cut, job_of_profile
-from prophet_scheduler.simulate.measures import measures
 from prophet_scheduler.simulate.run import Options, SimulatedRun, channel, simulate
 from prophet_scheduler.simulate.sharded import Sharding, job_of_phases, job_of_shards, modules_of
 
@@ -115,7 +111,6 @@ class Planned:
 
 def prepare_experiment(experiment: Experiment) -> list[list[list[Planned]]]:
     """Return a simulation for each cell, repeat and policy. Raises UserError if the config cannot be simulated."""
-    require(*of_search(experiment))
     return [
         [
             [_planned(cell.of(policy), policy, repeat) for policy in cell.policies]
@@ -138,13 +133,10 @@ def simulate_experiment(
     """
 
     def runs_of(cell: Cell, ready: list[list[Planned]], cell_folder: Path) -> CellRuns:
-        def run(point: Cell, policy: Contender, label: str, repeat: int) -> Run:
-            listener.run_starts(point, policy, label)
-            if policy in cell.policies:
-                simulation = ready[repeat][cell.policies.index(policy)]
-            else:  # with sizes from tuning
-                simulation = _planned(point, policy, repeat)
-            folder = cell_folder / f"{policy.name}-{label}"
+        def run(point: Cell, policy: Contender, repeat: int) -> Run:
+            listener.run_starts(point, policy, repeat)
+            simulation = ready[repeat][cell.policies.index(policy)]
+            folder = cell_folder / f"{policy.name}-repeat{repeat + 1}"
             try:
                 done = run_planned(simulation, listener.iterations)
             except UserError as error:
@@ -153,8 +145,8 @@ def simulate_experiment(
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
                 save_record(done.record, folder / f"{WORKER}.{EVENTS_FILE}")
-                assert point.wire is not None  # prepare() checks this
-                finished = replace(run_of(done, folder), measures=measures(done, point.wire, point.job.warmup))
+                utilisation = processor_utilisation(done, point.job.warmup)
+                finished = replace(run_of(done, folder), processor_utilisation=utilisation)
             listener.run_ends(finished.error)
             return finished
 
@@ -179,6 +171,13 @@ def run_of(run: SimulatedRun, folder: Path) -> Run:
     )
     recuts = [float(run.marks["start_s"][:, since].max()) for since, _ in run.jobs[1:] if since < run.marks.shape[1]]
     return Run(folder, tuple(workers), recut_s=max(recuts, default=None))
+
+
+def processor_utilisation(run: SimulatedRun, warmup: int) -> float:
+    """Return the share of time in which worker 0 computes, over the whole iterations after the first `warmup`."""
+    from_s, *_, until_s = run.marks[0]["backward_s"][warmup:]
+    began_s, ended_s = (np.clip(run.computing[name], from_s, until_s) for name in ("started_s", "finished_s"))
+    return float((ended_s - began_s).sum() / (until_s - from_s))
 
 
 def clips(cell: Cell) -> bool:
