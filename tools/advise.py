@@ -11,10 +11,11 @@ from typing import Any
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.units import format_size
-from prophet_scheduler.lab.advice import advise
-from prophet_scheduler.lab.advice_sources import of_run
-from prophet_scheduler.lab.records import RESULTS_FILE, Advice, Suggestion, read_results
+from prophet_scheduler.lab.advice import Situation, advise
+from prophet_scheduler.lab.config import load_experiment
+from prophet_scheduler.lab.records import RESULTS_FILE, Advice, Suggestion, read_results, read_status
 from prophet_scheduler.lab.results_view import describe_setting
+from prophet_scheduler.lab.runs import STATUS_FILE, WORKER
 from tools.studies import measured
 
 CONFIG = Path("configs/profiles/advise.yaml")
@@ -28,14 +29,14 @@ def followed(out: Path, number: int, change: str) -> dict[str, Any]:
     `uncalibrated_s` is the simulator's prediction without the first run's measured time. Raises UserError.
     """
     before, after = out / f"cell{2 * number}", out / f"cell{2 * number + 1}"
-    situation, measured_s = of_run(before)
+    cell = load_experiment(CONFIG).cells[2 * number]
+    (contender,) = cell.policies
+    measured_s = rest_s(before)
+    status = before / "runs" / "cell0" / f"{contender.name}-repeat1" / f"{WORKER}.{STATUS_FILE}"
+    situation = Situation(cell, contender, waits=status.exists() and read_status(status).barrier)
     advice = advise(situation, measured_s)
     suggestion = _suggestion(advice, change)
     uncalibrated = _suggestion(advise(situation), change)
-    (cell,) = read_results(after / RESULTS_FILE).cells
-    (real,) = cell.policies.values()
-    if real.rest_s is None:
-        raise UserError(f"{after}: the changed job failed ({real.error}); run it again")
     profile, bandwidth = situation.profile, {"bandwidth": situation.cell.setting["bandwidth"]}
     return {
         "job": f"{profile.name}, {format_size(profile.total_bytes)}, {describe_setting(bandwidth)}, "
@@ -45,8 +46,17 @@ def followed(out: Path, number: int, change: str) -> dict[str, Any]:
         "now_s": measured_s,
         "predicted_s": suggestion.iteration_s,
         "uncalibrated_s": uncalibrated.iteration_s,
-        "real_s": real.rest_s,
+        "real_s": rest_s(after),
     }
+
+
+def rest_s(run: Path) -> float:
+    """Return the time at rest of the only policy of a run with one cell. Raises UserError."""
+    (cell,) = read_results(run / RESULTS_FILE).cells
+    (policy,) = cell.policies.values()
+    if policy.rest_s is None:
+        raise UserError(f"{run}: the job failed ({policy.error}); run it again")
+    return policy.rest_s
 
 
 def _suggestion(advice: Advice, change: str) -> Suggestion:

@@ -94,11 +94,8 @@ def test_an_experiment_with_a_failed_policy_is_status_1(
         ("run quickstat", "quickstat: cannot be read (No such file or directory); did you mean quickstart? give the"),
         ("profile none.json", "none.json: no such profile file"),
         ("replay none.npz", "none.npz does not exist"),
-        ("advise . --bandwidth 1gbit", ". has neither a results.json, as `prophet run` leaves it"),
-        (
-            "advise resnet50 --bandwidth 1gbit --cell 1",
-            "--cell is for a folder of `prophet run`, but resnet50 is a profile; leave it out",
-        ),
+        ("advise . --bandwidth 1gbit", ".: no worker's record is there; give a folder that PROPHET_RECORD has left"),
+        ("report .", ". has neither a results.json, as `prophet run` leaves it"),
         ("advise resnet50", "--bandwidth is missing"),
         (
             "advise resnet50 --bandwidth 1gbit --policy fsdp",
@@ -183,7 +180,6 @@ def test_a_record_that_cannot_be_replayed_is_one_line(prophet: Command, tmp_path
         "simulate FILE",
         "run FILE",
         "report FOLDER",
-        "advise FOLDER",
     ],
 )
 def test_a_damaged_file_is_one_line_and_status_2(

@@ -103,7 +103,6 @@ BAD: dict[str, list[tuple[Any, str]]] = {
     ],
     "job": [
         (3, "job: it must be a mapping"),
-        ({**REPLAY["job"], "stragglers": {"server0": 2.0}}, "job.stragglers names 'server0'; the workers are"),
         ({**REPLAY["job"], "framework": "mxnet", "clip_norm": 1.0}, "clip_norm is 1.0; replays in mxnet do not clip"),
         ({**DIGITS["job"], "total_bytes": "1MB"}, r"job.total_bytes: unknown key; the keys here are .*target_accuracy"),
         ({"kind": "synthetic", "image_size": 16}, "job.image_size: it must be greater than or equal to 32, not 16"),

@@ -82,18 +82,6 @@ def test_rates_that_are_drawn_are_simulated(tmp_path: Path) -> None:
     }
 
 
-def test_a_slow_worker_holds_all_and_asynchronous_servers_do_not(tmp_path: Path) -> None:
-    known = {"job__iterations": 16, "job__warmup": 12}
-    even = iteration_s(cell(tmp_path, **known), "prophet")
-    slow = {"job__stragglers": {"worker1": 2.0}}
-    held = iteration_s(cell(tmp_path, **slow, **known), "prophet")
-    assert held > even * 1.8
-    free = cell(tmp_path, simulator={"exchange": "asynchronous"}, **slow)
-    run = run_planned(prepare(free, free.policies[1]))
-    times = np.diff(run.marks["start_s"], axis=1)
-    assert np.median(times[0]) < np.median(times[1]) / 1.5
-
-
 def test_a_job_that_clips_waits_for_all_averages(tmp_path: Path) -> None:
     known = {"job__iterations": 16, "job__warmup": 12}
     clips = iteration_s(cell(tmp_path, job__clip_norm=1.0, **known), "prophet")

@@ -201,8 +201,8 @@ def advise(
     source: Annotated[
         str,
         typer.Argument(
-            help="A profile (a file, or a built-in one such as resnet50), or a folder written by `prophet run` or by a "
-            "job with PROPHET_RECORD."
+            help="A profile (a file, or a built-in one such as resnet50), or a folder written by a job with "
+            "PROPHET_RECORD."
         ),
     ],
     bandwidth: Annotated[str | None, typer.Option(help="Bandwidth of workers' or hosts' links, such as 3gbit.")] = None,
@@ -233,15 +233,13 @@ def advise(
     keep: Annotated[
         bool, typer.Option("--keep", help="FSDP2: keep parameters after forward (reshard_after_forward=False).")
     ] = False,
-    cell: Annotated[int | None, typer.Option(help="Cell of a run with several, counted from 0.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say whether the network holds a job back, and what would help."""
     from prophet_scheduler.cli.advice_view import advice_table, conclusion, left_out, verdict
     from prophet_scheduler.core.units import parse_rate, parse_time
     from prophet_scheduler.lab.advice import advise as advise_on
-    from prophet_scheduler.lab.advice_sources import LinkOptions, of_profile, of_record, of_run
-    from prophet_scheduler.lab.records import is_run
+    from prophet_scheduler.lab.advice_sources import LinkOptions, of_profile, of_record
     from prophet_scheduler.lab.screen import screen
     from prophet_scheduler.models.profiles import find_profile
 
@@ -252,18 +250,11 @@ def advise(
     delay_s = parsed("--delay", delay, parse_time)
     links = LinkOptions(rate, server_rate, delay_s, workers, servers, workers_per_host, shards, keep)
     measured_s = None
-    folder = Path(source)
-    if folder.is_dir() and not is_run(folder):
-        if status is not None or cell is not None:
-            raise UserError(f"{source} is a job's record, which has one job; leave --status and --cell out")
+    if (folder := Path(source)).is_dir():
+        if status is not None:
+            raise UserError(f"{source} is a job's record, which has its own status; leave --status out")
         situation, measured_s = of_record(folder, links, policy)
-    elif folder.is_dir():
-        if links != LinkOptions() or status is not None:
-            raise UserError(f"{source} is a run, which knows its network; leave out the network options")
-        situation, measured_s = of_run(folder, policy, cell)
     else:
-        if cell is not None:
-            raise UserError(f"--cell is for a folder of `prophet run`, but {source} is a profile; leave it out")
         situation = of_profile(find_profile(source), policy, links, status)
     advice = advise_on(situation, measured_s)
     if json:

@@ -24,7 +24,6 @@ from prophet_scheduler.core.status import AgentStatus
 from prophet_scheduler.lab.iterations import Kept, Times
 from prophet_scheduler.lab.jobs.record import WorkerRecord
 from prophet_scheduler.lab.schema import key_of
-from prophet_scheduler.lab.testbed import RelayReport
 from prophet_scheduler.models.profiles import ProfileFile
 from prophet_scheduler.watch.rows import RecordRow
 from prophet_scheduler.watch.status import LiveStatus
@@ -144,8 +143,6 @@ class CellResult(_Part):
     """Rates in bits per second, as the testbed measured them before the first run."""
     round_trips: dict[str, float] = {}
     """By node, the round trip to the testbed's own node in seconds, measured before the first run."""
-    relays: dict[str, RelayReport] = {}
-    """By node with a delayed link, the accuracy of that delay during the runs."""
     compute_s: float | None = None
     lower_bound_s: float | None = None
     bound_is_measured: bool = False

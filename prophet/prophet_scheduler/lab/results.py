@@ -63,7 +63,6 @@ def summarize_cell(done: CellRuns) -> CellResult:
     bound = lower_bound(measured)
     more = {
         "round_trips": dict(done.round_trips),
-        "relays": dict(done.relays),
         "bound_is_measured": bound is not None and measured is not cell,
     }
     return CellResult(

@@ -100,11 +100,8 @@ def run_experiment(
 
             links = host.check()
             round_trips = host.check_round_trips()
-            host.relays()  # resets the counts, so that they do not include the checks
             runs = run_repeats(cell, experiment.repeats, run)
-            # If a relay died, the runs that failed have already reported it.
-            relays = host.relays() if host.fault() is None else {}
-        return CellRuns(cell, links, runs, round_trips=round_trips, relays=relays)
+        return CellRuns(cell, links, runs, round_trips=round_trips)
 
     return [runs_of(cell, out / "runs" / f"cell{number}") for number, cell in enumerate(experiment.cells)]
 

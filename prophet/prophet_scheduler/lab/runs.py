@@ -12,7 +12,6 @@ from pathlib import Path
 from prophet_scheduler.core.status import AgentStatus
 from prophet_scheduler.lab.config import Cell
 from prophet_scheduler.lab.jobs.record import WorkerRecord
-from prophet_scheduler.lab.testbed import RelayReport
 
 EVENTS_FILE, STATUS_FILE, PROFILE_FILE = "events.npz", "status.json", "profile.json"
 """Names of Prophet's files for a worker, after the worker's own name."""
@@ -44,8 +43,7 @@ class Run:
 class CellRuns:
     """All runs of a cell: `runs[name][i]` is policy `name` in repeat i.
 
-    The testbed measured `links` (bits per second) and `round_trips` (seconds) before the runs. `relays` are the reports
-    on delayed links during the runs.
+    The testbed measured `links` (bits per second) and `round_trips` (seconds) before the runs.
     """
 
     cell: Cell
@@ -53,4 +51,3 @@ class CellRuns:
     runs: Mapping[str, Sequence[Run]]
     simulated: bool = False
     round_trips: Mapping[str, float] = field(default_factory=dict)
-    relays: Mapping[str, RelayReport] = field(default_factory=dict)

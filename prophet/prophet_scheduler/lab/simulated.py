@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -210,12 +209,8 @@ def prepare(cell: Cell, policy: Contender, repeat: int = 0, *, waits: bool = Fal
         served = f"{policy.name} is {engine.words}'s parameter server"
         raise UserError(f"policies: {served}; give others for {config.exchange}")
     cluster = _cluster(cell)
-    slow = cell.job.stragglers if isinstance(cell.job, ReplayJob) else {}
-    scale = []
-    if config.jitter or slow:
-        stragglers = {int(node.removeprefix("worker")): factor for node, factor in slow.items()}
-        size, seed = (cluster.workers, cell.job.iterations), cell.job.seed + repeat
-        scale = compute_scale(*size, jitter=config.jitter, stragglers=stragglers, seed=seed)
+    size, seed = (cluster.workers, cell.job.iterations), cell.job.seed + repeat
+    scale = compute_scale(*size, jitter=config.jitter, seed=seed) if config.jitter else []
     options = Options(
         iterations=cell.job.iterations,
         partition_bytes=_partition_bytes(policy, engine.partition),
@@ -272,11 +267,7 @@ def _cluster(cell: Cell) -> Cluster:
     costs = Costs(
         config.overhead_s,
         config.latency_s + _path_delay_s(cell),
-        sum_rate=(config.sum_rate or 0.0) / 8,
-        server_overhead_s=config.server_overhead_s,
         burst_bytes=burst,
-        operation_s=config.operation_s,
-        operation_rate=(config.operation_rate or 0.0) / 8,
     )
     if config.exchange in COLLECTIVES:
         return _collective(config.exchange, cluster.workers, links, costs)
@@ -301,7 +292,7 @@ def _collective(name: str, workers: int, links: dict[str, RateSteps], costs: Cos
         raise UserError(f"cluster.bandwidth: {name} needs a rate for the workers")
     if workers < 2:
         raise UserError(f"cluster.workers: {name} needs 2 or more")
-    cost = partial(collective_cost, name, workers, costs.latency_s, reduction_rate=costs.sum_rate or None)
+    cost = partial(collective_cost, name, workers, costs.latency_s)
     latency_s = cost(bandwidth=next(iter(links.values()))[0][1]).overhead_s
     links = {n: tuple((at_s, cost(bandwidth=rate).bandwidth) for at_s, rate in steps) for n, steps in links.items()}
     return Cluster(workers, 0, links, replace(costs, latency_s=latency_s, burst_bytes=0.0), Exchange.COLLECTIVE)
@@ -327,7 +318,7 @@ def prepared(
         return None
     empty = _on_ring(cell, repeat)
     hooked = variant.policy is not None
-    cluster = _of_gloo(empty.cluster, cell.simulator.model_fields_set, hooked=hooked, together=replayed)
+    cluster = _of_gloo(empty.cluster, hooked=hooked, together=replayed)
     empty = replace(empty, cluster=cluster)
     if replayed:
         profile = handled(profile, back=not hooked)
@@ -393,23 +384,21 @@ def buckets_of(cap_mb: str | None, *, halved: bool) -> Ddp:
     return Ddp(*(max(1, limit // (2 if halved else 1)) for limit in limits))
 
 
-def _of_gloo(cluster: Cluster, given: AbstractSet[str], *, hooked: bool, together: bool) -> Cluster:
-    """Return the ring's cluster with gloo's further costs; keys `given` in the config keep their values.
+def _of_gloo(cluster: Cluster, *, hooked: bool, together: bool) -> Cluster:
+    """Return the ring's cluster with gloo's further costs.
 
     `hooked`: Prophet issues the operations. `together`: all ranks share one machine's cores.
     """
     workers, costs = cluster.workers, cluster.costs
     ranks, rounds = workers if together else 1, 2 * (workers - 1)
-    operation_s = ranks * rounds * MESSAGE_S + (max(1.0, ranks / 2) * ISSUE_S if hooked else 0.0)
-    operation_rate = MOVED_RATE * workers / (ranks * rounds)
     of_gloo = replace(
         costs,
         latency_s=WAYS_A_MESSAGE * costs.latency_s,
         piece_bytes=2 * workers * SEGMENT_BYTES,
         # Two ranks share a single connection, where a message's request waits behind the bytes of another.
         meanwhile=1 - 1 / rounds if workers > 2 else 0.0,
-        operation_s=costs.operation_s if "operation_s" in given else operation_s,
-        operation_rate=costs.operation_rate if "operation_rate" in given else operation_rate,
+        operation_s=ranks * rounds * MESSAGE_S + (max(1.0, ranks / 2) * ISSUE_S if hooked else 0.0),
+        operation_rate=MOVED_RATE * workers / (ranks * rounds),
     )
     return replace(cluster, costs=of_gloo)
 
@@ -490,12 +479,11 @@ def _sharded(cell: Cell, contender: Contender, repeat: int, *, waits: bool, on_h
     job = replace(job, members=tuple(members[module] for (module,) in job.members))
     messages_s = cores_of * (max(shards, workers // shards) - 1) * MESSAGE_S
     issued_s = max(1.0, cores_of / 2) * ISSUE_S if scheduled else 0.0
-    fields = config.model_fields_set
     costs = replace(
         costs,
         latency_s=message_s if scheduled else 0.0,
-        operation_s=costs.operation_s if "operation_s" in fields else messages_s + issued_s,
-        operation_rate=costs.operation_rate if "operation_rate" in fields else MOVED_RATE / cores_of,
+        operation_s=messages_s + issued_s,
+        operation_rate=MOVED_RATE / cores_of,
     )
     options = replace(
         ring.options,
