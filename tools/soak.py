@@ -110,7 +110,7 @@ class MemoryWatch:
 
         return Sampled([NodeSpec(node, cell.cluster.bandwidth.rate(node)) for node in cell.cluster.nodes])
 
-    def run_starts(self, cell: Cell, policy: Contender, label: str) -> None:
+    def run_starts(self, cell: Cell, policy: Contender, repeat: int) -> None:
         self._began_s = time.monotonic()
 
     def iterations(self, done: int) -> None:

@@ -48,6 +48,7 @@ def figures(status: LiveStatus) -> list[Figure]:
     quantiles = {"0.1": spread.p10_s, "0.5": spread.median_s, "0.9": spread.p90_s} if spread else {}
     totals = {"sent": sent.total_bytes, "received": received.total_bytes}
     rates = {"sent": sent.bytes_per_s, "received": received.bytes_per_s}
+    busy = {"sent": sent.busy, "received": received.busy}
     waiting = {str(place): band.waiting for place, band in enumerate(status.urgency)}
     in_flight = {str(place): band.in_flight for place, band in enumerate(status.urgency)}
     way, urgency = "direction", "by urgency: 0 is the first layers."
@@ -58,9 +59,7 @@ def figures(status: LiveStatus) -> list[Figure]:
         Figure("iteration_seconds", "Time of the newest iterations, by quantile.", quantiles, "quantile"),
         Figure("bytes_total", "Bytes of gradients since Prophet began to watch.", totals, way),
         Figure("bytes_per_second", "Bytes of gradients over the last seconds.", rates, way),
-        Figure(
-            "busy_ratio", "Share of time with a transfer in flight.", {"sent": sent.busy, "received": received.busy}, way
-        ),
+        Figure("busy_ratio", "Share of time with a transfer in flight.", busy, way),
         Figure("transfers_waiting", f"Transfers that are ready but not sent, {urgency}", waiting, "urgency"),
         Figure("transfers_in_flight", f"Transfers that are in flight, {urgency}", in_flight, "urgency"),
         Figure(
