@@ -155,6 +155,8 @@ def simulated(model: str, ranks: int, delay_ms: int) -> Curve:
 def draw(curves: Sequence[Curve], path: Path) -> None:
     """Draw a panel for each delay and model: gains, the bound, the limit, and in gray where little can be gained."""
     from matplotlib import pyplot
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Rectangle
 
     figure, panels = pyplot.subplots(
         len(DELAYS_MS), len(MODELS), sharex=True, sharey="row", figsize=(9.5, 9.2), layout="constrained"
@@ -166,9 +168,9 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
         axes.minorticks_off()
     figure.supylabel("times as fast as DDP")
     figure.supxlabel("seconds of computing / seconds of communication")
-    lines = [pyplot.Line2D([], [], color=colour, label=f"{ranks} ranks") for ranks, colour in COLOURS.items()]
-    lines += [pyplot.Line2D([], [], color="black", label=label, **style) for label, style in STYLES.items()]
-    handles = [*lines, pyplot.Line2D([], [], **LIMIT), pyplot.Rectangle((0, 0), 1, 1, **NOTHING)]
+    lines = [Line2D([], [], color=colour, label=f"{ranks} ranks") for ranks, colour in COLOURS.items()]
+    lines += [Line2D([], [], color="black", label=label, **style) for label, style in STYLES.items()]
+    handles = [*lines, Line2D([], [], **LIMIT), Rectangle((0, 0), 1, 1, **NOTHING)]
     title = f"What Prophet gains over DDP, simulated, on links of {RATE / 1e9:g} Gbit/s"
     figure.legend(handles=handles, title=title, loc="outside upper center", ncols=3)
     figure.savefig(path, dpi=130)
