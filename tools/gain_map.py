@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.progress import track
 
-from prophet_scheduler.core.optional import need_pyplot
 from prophet_scheduler.engines.ddp import BUCKET_CAP_MB
 from prophet_scheduler.engines.topology import ALL_REDUCE
 from prophet_scheduler.lab.config import Cell, experiment_of
@@ -145,7 +144,10 @@ def simulated(model: str, ranks: int, delay_ms: int) -> Curve:
 
 def draw(curves: Sequence[Curve], path: Path) -> None:
     """Draw a panel for each delay and model: gains, the bound, the limit, and in gray where little can be gained."""
-    pyplot = need_pyplot()
+    from matplotlib import pyplot
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Rectangle
+
     size = len(DELAYS_MS), len(MODELS)
     figure, panels = pyplot.subplots(*size, sharex=True, sharey="row", figsize=(9.5, 9.2), layout="constrained")
     fine = np.geomspace(RATIOS[0], RATIOS[-1], 200)
@@ -166,9 +168,9 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
         axes.minorticks_off()
     figure.supylabel("times as fast as DDP")
     figure.supxlabel("seconds of computing / seconds of communication")
-    lines = [pyplot.Line2D([], [], color=colour, label=f"{ranks} ranks") for ranks, colour in COLOURS.items()]
-    lines += [pyplot.Line2D([], [], color="black", label=label, **style) for label, style in STYLES.items()]
-    handles = [*lines, pyplot.Line2D([], [], **LIMIT), pyplot.Rectangle((0, 0), 1, 1, **NOTHING)]
+    lines = [Line2D([], [], color=colour, label=f"{ranks} ranks") for ranks, colour in COLOURS.items()]
+    lines += [Line2D([], [], color="black", label=label, **style) for label, style in STYLES.items()]
+    handles = [*lines, Line2D([], [], **LIMIT), Rectangle((0, 0), 1, 1, **NOTHING)]
     title = f"What Prophet gains over DDP, simulated, on links of {RATE / 1e9:g} Gbit/s"
     figure.legend(handles=handles, title=title, loc="outside upper center", ncols=3)
     figure.savefig(path, dpi=130)
@@ -176,8 +178,7 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
 
 
 def measure(out: Path, results: Path) -> list[Curve]:
-    """Simulate all, and draw the figure in `results`. Raises MissingPackage without matplotlib, and OSError."""
-    need_pyplot()  # fail before minutes are spent
+    """Simulate all, and draw the figure in `results`. Raises OSError."""
     networks = list(itertools.product(MODELS, RANKS, DELAYS_MS))
     curves = [simulated(*each) for each in track(networks, "map")]
     draw(curves, results / FIGURE)

@@ -30,7 +30,7 @@ from prophet_scheduler.lab.records import CellResult, first_error, read
 
 RESULTS = Path("docs/results")
 """Folder of the pages, with their sources in data/ and notes/."""
-LARGE = {"over_time", "wait_by_gradient_s", "log_tail", "tuning"}
+LARGE = {"log_tail"}
 """Fields of a policy that no page shows."""
 T = TypeVar("T")
 

@@ -31,7 +31,6 @@ from prophet_mlfabric.studies.tables import (
     table_2_cell,
 )
 from prophet_mlfabric.studies.training import Sgd, SgdProblem, loss_curves
-from prophet_scheduler.core.optional import need_pyplot, save_figure
 
 FIGURE = "mlfabric-delay-bound.png"
 SEEDS = (0, 1, 2)
@@ -175,7 +174,8 @@ def measure(figures: Path) -> dict[str, Any]:
 
 def draw_loss_curves(curves: Mapping[int | None, Sgd], least_loss: float, path: Path) -> None:
     """Draw excess loss against virtual seconds and applied updates, one line per delay bound (figures 7a and 7b)."""
-    pyplot = need_pyplot()
+    from matplotlib import pyplot
+
     figure, (over_time, over_updates) = pyplot.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
     for bound, trained in curves.items():
         name = "no bound" if bound is None else f"delay bound {bound}"
@@ -189,5 +189,5 @@ def draw_loss_curves(curves: Mapping[int | None, Sgd], least_loss: float, path: 
     over_time.legend(frameon=False)
     for axes in (over_time, over_updates):
         axes.spines[["top", "right"]].set_visible(False)
-    save_figure(figure, path)
+    figure.savefig(path, dpi=150)
     pyplot.close(figure)

@@ -17,7 +17,7 @@ import jinja2
 
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.lab.config import load_experiment
-from prophet_scheduler.lab.transfers import pair_events
+from prophet_scheduler.lab.report.from_run import pair_events
 from prophet_scheduler.simulate.run import WORKER, SimulatedRun
 from tools.figures import OURS, STOCK
 from tools.studies import contenders_simulated

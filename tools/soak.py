@@ -257,7 +257,7 @@ class MemoryWatch:
         testbed.popen = popen  # type: ignore[method-assign]
         return testbed
 
-    def run_starts(self, cell: Cell, policy: Contender, label: str) -> None:
+    def run_starts(self, cell: Cell, policy: Contender, repeat: int) -> None:
         self._began_s = time.monotonic()
 
     def iterations(self, done: int) -> None:

@@ -7,11 +7,10 @@ simulates kept cells again, which takes seconds.
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic_core import to_jsonable_python
@@ -38,17 +37,13 @@ ALL_REDUCES = ("allreduce", "eighth")
 
 @dataclass(frozen=True)
 class StudyRecipe:
-    """Recipe of a study: its config, whether only the simulator runs it, and whether its real cells are also simulated.
-    `figures` of its first cell get names beside the page.
-    """
+    """Recipe of a study: its config, if only the simulator runs it, and if its real cells are also simulated."""
 
     config: str
     simulated: bool = False
     beside: bool = False
-    figures: Mapping[str, str] = field(default_factory=dict)
 
 
-REPLAY_FIGURES = {"iteration-times.png": "replay-resnet50.png", "transfers-0.png": "replay-resnet50-transfers.png"}
 STUDIES: Mapping[str, StudyRecipe] = {
     "allreduce": StudyRecipe("allreduce.yaml", beside=True),
     "eighth": StudyRecipe("eighth.yaml", beside=True),
@@ -56,7 +51,7 @@ STUDIES: Mapping[str, StudyRecipe] = {
     "blocks-simulated": StudyRecipe("blocks-simulated.yaml", simulated=True),
     "ablation": StudyRecipe("ablation.yaml"),
     "ablation-simulated": StudyRecipe("ablation-simulated.yaml", simulated=True),
-    "replay-resnet50": StudyRecipe("replay-resnet50.yaml", figures=REPLAY_FIGURES),
+    "replay-resnet50": StudyRecipe("replay-resnet50.yaml"),
     "sweep-bytescheduler": StudyRecipe("sweep-bytescheduler.yaml"),
     VALIDATION: StudyRecipe("replay-bandwidths.yaml", beside=True),
 }
@@ -103,7 +98,7 @@ def simulated(config: Path) -> Study:
 def simulated_runs(experiment: Experiment) -> list[CellRuns]:
     """Run an experiment on the simulator, with a progress bar. Raises UserError."""
     planned, console = prepare_experiment(experiment), Console(stderr=True)
-    with tempfile.TemporaryDirectory() as folder, progress_bar(experiment, console, recordings=False) as listener:
+    with tempfile.TemporaryDirectory() as folder, progress_bar(experiment, console) as listener:
         return simulate_experiment(experiment, planned, Path(folder), listener)
 
 
@@ -136,12 +131,10 @@ def beside(study: Study) -> Study:
     return replace(study, points=[replace(point, simulated=simulated_cell(cell, point.cell)) for cell, point in pairs])
 
 
-def study(recipe: StudyRecipe, out: Path, results: Path) -> Study:
-    """Run the missing parts of a study and return it; its figures go beside the page. Raises UserError and OSError."""
+def study(recipe: StudyRecipe, out: Path) -> Study:
+    """Run the missing parts of a study and return it. Raises UserError and OSError."""
     config = CONFIGS / recipe.config
     data = simulated(config) if recipe.simulated else measured(config, out)
-    for file, name in recipe.figures.items():
-        shutil.copyfile(out / "cell0" / file, results / name)
     return beside(data) if recipe.beside else data
 
 
@@ -156,7 +149,7 @@ def main(arguments: list[str] | None = None) -> int:
     def work() -> int:
         for name in options.names:
             if not options.simulated:
-                kept.keep(options.results, name, Study, study(STUDIES[name], options.out / name, options.results))
+                kept.keep(options.results, name, Study, study(STUDIES[name], options.out / name))
             elif (stored := kept.kept(options.results, name, Study)) is not None:
                 kept.keep(options.results, name, Study, beside(stored.data), stored.measured)
             else:

@@ -64,18 +64,16 @@ WAIT_S = 0.05
 def link(bandwidth_bps: float | None, delay_s: float | None) -> dict[str, Any]:
     """Measure a link on the testbed; return its settings and measurements. Raises UserError.
 
-    Rates are bits per second; `relay` is the relay's report about the upload.
+    Rates are bits per second.
     """
     asked = {"bandwidth_bps": bandwidth_bps, "delay_s": delay_s}
     node = NodeSpec(NODE, bandwidth_bps, delay_s=delay_s, measured=True)
     with Testbed([node, NodeSpec(OTHER, None)]) as testbed:
         round_trip_s = testbed.round_trips()[NODE]
         seconds = MEASURE_S + RAMP_ROUND_TRIPS * 2 * (delay_s or 0.0)
-        testbed.relays()
         up_bps = testbed.measure(NODE, OTHER, seconds)
-        relay = testbed.relays().get(NODE)
         down_bps = testbed.measure(OTHER, NODE, seconds)
-    return {**asked, "round_trip_s": round_trip_s, "up_bps": up_bps, "down_bps": down_bps, "relay": relay}
+    return {**asked, "round_trip_s": round_trip_s, "up_bps": up_bps, "down_bps": down_bps}
 
 
 def links(out: Path, results: Path) -> dict[str, Any]:

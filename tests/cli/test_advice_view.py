@@ -86,6 +86,4 @@ def test_the_command_prints_words_or_json(prophet: Command, tmp_path: Path) -> N
     status, out, _ = prophet(*source, "--json")
     record = json.loads(out)
     assert status == 0 and record["network_holds_back"] and record["suggestions"]
-    assert "has neither a results.json" in prophet.refuses("advise", tmp_path, "--bandwidth", "1gbit")
-    (tmp_path / "results.json").touch()
-    assert "is a run, which knows its network" in prophet.refuses("advise", tmp_path, "--bandwidth", "1gbit")
+    assert "a folder that PROPHET_RECORD has left" in prophet.refuses("advise", tmp_path, "--bandwidth", "1gbit")

@@ -155,15 +155,6 @@ def test_what_cannot_be_simulated_is_said_with_what_to_do(engine: EngineSpec, va
 
 
 @every_engine
-def test_a_trace_is_switched_on_by_its_settings(engine: EngineSpec) -> None:
-    if engine.trace is None:
-        return
-    assert set(engine.trace.frameworks) <= set(engine.frameworks)
-    assert engine.trace.switch in engine.trace.settings(6)
-    assert not engine.trace.file.is_absolute()
-
-
-@every_engine
 def test_what_the_doctor_looks_at_can_be_looked_at(engine: EngineSpec) -> None:
     for framework in engine.frameworks:
         reason = obstacle(contender(engine.variants[0], framework))

@@ -66,7 +66,6 @@ def test_its_options_are_keys_of_a_config(tmp_path: Path) -> None:
         ("share", [], r"policies\[0\].share: is an empty list"),
         ("both_ways", 1, r"policies\[0\].both_ways: it must be true or false, not 1"),
         ("buffer_bytes", "big", r"policies\[0\].buffer_bytes: 'big' is not a size"),
-        ("tune", 5, r"policies\[0\]: tune is a setting of bytescheduler, not of half-rate"),
         ("credit_bytes", 5, r"policies\[0\]: credit_bytes is a setting of bytescheduler, not of half-rate"),
         ("shares", 5, r"policies\[0\].shares: unknown key; the keys here are name, .*, env, buffer_bytes, share, both"),
     ],

@@ -11,44 +11,40 @@ from pathlib import Path
 
 import pytest
 
-from prophet_scheduler.core.optional import INSTALL, MissingPackage, need, need_pyplot, require
+from prophet_scheduler.core.optional import INSTALL, MissingPackage, need, require
 
 DISTRIBUTIONS = {"sklearn": "scikit-learn"}
 
 
 def test_what_is_there_is_imported() -> None:
     assert need("json.decoder", "a test") is json.decoder
-    assert need_pyplot().get_backend().lower() == "agg"
-    require(("matplotlib", "a test"))
 
 
 def test_a_missing_package_is_one_line_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingPackage, match=r"^figures: matplotlib is not installed; `pip install matplotlib`$"):
-        need_pyplot()
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    with pytest.raises(MissingPackage, match=r"^pages: plotly.io is not installed; `pip install plotly`$"):
+        need("plotly.io", "pages")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingPackage, match=r"^tune: scipy is not installed; `pip install scipy`$"):
-        require(("scipy", "tune"))
+    with pytest.raises(MissingPackage, match=r"^workers: torch is not installed; `pip install torch`$"):
+        require(("torch", "workers"))
 
 
 def test_all_that_lacks_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name != "torch" else object())
     with pytest.raises(MissingPackage) as caught:
-        require(("sklearn", "digits"), ("torch", "workers"), ("scipy", "tune"))
-    lines = "digits: sklearn is not installed; tune: scipy is not installed; `pip install scikit-learn scipy`"
+        require(("sklearn", "digits"), ("torch", "workers"), ("plotly", "page"))
+    lines = "digits: sklearn is not installed; page: plotly is not installed; `pip install scikit-learn plotly`"
     assert str(caught.value) == lines
 
 
 def test_a_package_that_does_not_fit_its_neighbours_is_one_line_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "matplotlib.py").write_text("raise ImportError('built for NumPy 1\\nrun pip')")
+    (tmp_path / "plotly.py").write_text("raise ImportError('built for NumPy 1\\nrun pip')")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "matplotlib")
-    with pytest.raises(
-        MissingPackage, match=r"^figures: matplotlib cannot be imported \(built for NumPy 1\); `[^\n]*`$"
-    ):
-        need("matplotlib", "figures")
+    monkeypatch.delitem(sys.modules, "plotly", raising=False)
+    with pytest.raises(MissingPackage, match=r"^pages: plotly cannot be imported \(built for NumPy 1\); `[^\n]*`$"):
+        need("plotly", "pages")
 
 
 @pytest.mark.parametrize("package", INSTALL)

@@ -19,7 +19,6 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.event_record import EventRecord, load_events, load_record, save_record
 from prophet_scheduler.core.events import EVENT_DTYPE
 from prophet_scheduler.core.files import OWNER, write_whole
-from prophet_scheduler.core.optional import need_pyplot, save_figure
 from prophet_scheduler.lab.config import load_experiment
 from prophet_scheduler.lab.records import read_results, read_status, read_worker
 from prophet_scheduler.lab.report.from_record import read_rows
@@ -173,21 +172,14 @@ def full(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def write_figure(path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    figure, _ = need_pyplot().subplots()
-    save_figure(figure, path)
-
-
 @pytest.mark.parametrize(
     "write",
     [
         lambda path: write_whole("x" * 1000, path),
         lambda path: save_record(EventRecord(np.zeros(100, EVENT_DTYPE)), path),
         lambda path: save_profile(resnet50(), path, "a test"),
-        write_figure,
     ],
-    ids=["text", "record", "profile", "figure"],
+    ids=["text", "record", "profile"],
 )
 @pytest.mark.parametrize("before", [None, "what was there"])
 def test_a_full_disk_leaves_nothing_half_written(

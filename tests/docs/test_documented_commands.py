@@ -127,7 +127,7 @@ def test_the_pages_have_commands() -> None:
 
 
 def test_nothing_of_the_extras_is_in_sight_of_the_base() -> None:
-    extras = ["matplotlib", "plotly", "scipy", "sklearn", "torch", "mxnet", "pytest"]
+    extras = ["matplotlib", "plotly", "sklearn", "torch", "mxnet", "pytest"]
     needed = ["numpy", "pydantic", "yaml", "rich", "typer", "psutil", "prophet_scheduler.core._native"]
     done = base(Path(), "--in-sight", *extras, *needed)
     assert (done.returncode, done.stdout) == (0, f"{needed}\n"), done.stderr
@@ -137,25 +137,10 @@ def test_nothing_of_the_extras_is_in_sight_of_the_base() -> None:
 def test_after_pip_install_it_works(command: Command, folder: Path) -> None:
     done = base(folder, *command.words[1:])
     lines = done.stderr.splitlines()
-    if "--plot" in command.words:  # the table is shown; the figure is one line
-        assert (done.returncode, len(lines)) == (2, 1), done.stderr
-        assert lines[0].endswith("matplotlib is not installed; `pip install matplotlib`")
-        assert done.stdout
-    elif command.words[1] == "doctor":
+    if command.words[1] == "doctor":
         assert done.returncode == 2 and "pip install torch" in done.stdout, done.stderr
     else:
         assert (done.returncode, lines) == (0, [])
-
-
-def test_a_simulation_without_matplotlib_keeps_its_results(folder: Path) -> None:
-    config = "configs/replay-bandwidths.yaml"
-    done = base(folder, "simulate", config, "--policy", "prophet", "--repeats", "1", "--out", "out")
-    assert (done.returncode, done.stderr) == (0, "")
-    last = "results are in out; no figures: matplotlib is not installed; `pip install matplotlib`"
-    assert done.stdout.splitlines()[-1] == last
-    written = {path.name for path in (folder / "out").iterdir()}
-    assert "results.json" in written
-    assert not [name for name in written if name.endswith(".png")]
 
 
 def test_a_report_without_plotly_is_one_line(folder: Path) -> None:
@@ -169,10 +154,6 @@ def test_a_report_without_plotly_is_one_line(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (
-            ["simulate", "configs/tuned-bytescheduler.yaml"],
-            "policies: tune: scipy is not installed; `pip install scipy`",
-        ),
         (["run", "configs/quickstart.yaml"], f"{NO_DIGITS}; `pip install scikit-learn torch`"),
         (
             ["run", "configs/mlfabric/c1-n1.yaml"],

@@ -277,4 +277,3 @@ def test_the_command_takes_a_record(prophet: Command, tmp_path: Path) -> None:
     advice = json.loads(out)
     assert status == 0 and advice["measured_s"] == pytest.approx(took_s(), rel=1e-3)
     assert {each["change"] for each in advice["suggestions"]} >= {"twice-the-rate", "half-precision", "larger-batch"}
-    assert "leave --status and --cell out" in prophet.refuses("advise", folder, "--cell", "1")

@@ -1,38 +1,21 @@
-"""Tests of the situation from a profile with a network or a folder of `prophet run`, and of each error in them."""
+"""Tests of the situation from a profile with a network, and of each error in it."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
-from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.core.status import AgentStatus, HookStatus
 from prophet_scheduler.lab.advice import Situation
-from prophet_scheduler.lab.advice_sources import LinkOptions, of_profile, of_run
-from prophet_scheduler.lab.config import Experiment
-from prophet_scheduler.lab.records import CellResult, Results, write_results
-from prophet_scheduler.models.profiles import save_profile
-from support.configs import DIGITS, REPLAY, changed, loaded
+from prophet_scheduler.lab.advice_sources import LinkOptions, of_profile
 from support.profiles import resnet50
-from support.results import cell, failed, policy
 
 SMALL = resnet50(5_000_000)
-
-
-def left(folder: Path, raw: dict[str, Any], *cells: CellResult) -> Path:
-    """Write the files of `prophet run` for made-up runs."""
-    experiment: Experiment = loaded(raw, folder)
-    pairs = zip(cells, experiment.cells, strict=False)
-    shown = [made.model_copy(update={"setting": dict(place.setting)}) for made, place in pairs]
-    config: Any = dict(experiment.source)
-    write_results(Results(schema=1, config=config, cells=shown), folder / "results.json")
-    return folder
 
 
 def rate(situation: Situation, node: str = "worker0") -> float | None:
@@ -89,64 +72,3 @@ def test_the_rate_can_be_what_a_job_measured(tmp_path: Path, name: str, workers:
 def test_a_cluster_that_cannot_be_is_one_line(links: LinkOptions, line: str) -> None:
     with pytest.raises(UserError, match=line):
         of_profile(SMALL, "prophet", links)
-
-
-def test_a_run_has_its_profile_its_cluster_and_what_was_measured(tmp_path: Path) -> None:
-    folder = left(tmp_path, REPLAY, cell(stock=policy(1.7), prophet=policy(0.95)))
-    situation, measured_s = of_run(folder)
-    assert (situation.contender.name, measured_s, rate(situation)) == ("prophet", 0.95, 250e6)
-    assert situation.profile.total_bytes == 25_600_000
-    stock, stock_s = of_run(folder, "stock")
-    assert (stock.contender.name, stock_s) == ("stock", 1.7)
-    with pytest.raises(UserError, match="--policy: 'p3' was not measured there; stock, prophet were"):
-        of_run(folder, "p3")
-
-
-def test_of_several_cells_one_is_chosen_unless_the_folder_has_only_that(tmp_path: Path) -> None:
-    raw = {**REPLAY, "sweep": [{"cluster": {"bandwidth": rate}} for rate in ("100mbit", "1gbit")]}
-    folder = left(tmp_path, raw, cell(prophet=policy(2.2)), cell(prophet=policy(0.9)))
-    situation, measured_s = of_run(folder, number=1)
-    assert (rate(situation), measured_s) == (1e9, 0.9)
-    with pytest.raises(UserError, match=r"has 2 cells; choose one with --cell \(0: 100mbit; 1: 1gbit\)"):
-        of_run(folder)
-    with pytest.raises(UserError, match="--cell is 2"):
-        of_run(folder, number=2)
-    results = json.loads((folder / "results.json").read_text())
-    results["cells"] = results["cells"][1:]
-    (folder / "results.json").write_text(json.dumps(results))
-    situation, measured_s = of_run(folder)
-    assert (rate(situation), measured_s) == (1e9, 0.9)
-
-
-def test_the_file_of_a_recorded_profile_need_not_be_there_any_more(tmp_path: Path) -> None:
-    save_profile(SMALL, tmp_path / "job.json", source="a test")
-    job = {"kind": "replay", "profile": "job.json", "iterations": 6, "warmup": 2}
-    folder = left(tmp_path, changed(REPLAY, "job", job), cell(prophet=policy(0.95)))
-    (tmp_path / "job.json").unlink()
-    with pytest.raises(UserError, match="its config cannot be read any more"):
-        of_run(folder)
-    runs = folder / "runs" / "cell0" / "prophet-repeat1"
-    runs.mkdir(parents=True)
-    save_profile(SMALL, runs / "profile.json", source="a test")
-    assert of_run(folder)[0].profile.gradients == SMALL.gradients
-
-
-def test_real_training_is_advised_on_by_what_was_learned_of_it(tmp_path: Path) -> None:
-    folder = left(tmp_path, DIGITS, cell(stock=policy(0.5), prophet=policy(0.4)))
-    with pytest.raises(UserError, match="prophet left no profile"):
-        of_run(folder)
-    runs = folder / "runs" / "cell0" / "prophet-repeat1"
-    runs.mkdir(parents=True)
-    save_profile(SMALL, runs / "worker0.profile.json", source="a test")
-    learned: Profile = of_run(folder)[0].profile
-    assert learned.gradients == SMALL.gradients
-    with pytest.raises(UserError, match="stock left no profile"):
-        of_run(folder, "stock")
-
-
-def test_a_run_in_which_all_failed_has_nothing_to_advise_on(tmp_path: Path) -> None:
-    folder = left(tmp_path, REPLAY, cell(prophet=failed("it hung")))
-    with pytest.raises(UserError, match="nothing was measured"):
-        of_run(folder)
-    with pytest.raises(UserError, match="cannot be read"):
-        of_run(tmp_path / "none")

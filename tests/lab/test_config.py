@@ -31,7 +31,7 @@ def p3(**keys: Any) -> list[Any]:
 
 BAD: dict[str, list[tuple[Any, str]]] = {
     # key: (value, what the line says after the file's name)
-    "colour": [(1, "colour: unknown key; the keys here are name, engine, repeats, time_limit_s, warm, job, cluster")],
+    "colour": [(1, "colour: unknown key; the keys here are name, engine, repeats, time_limit_s, job, cluster")],
     "name": [("a/b", "name: it must match pattern")],
     "engine": [("horovod", "engine: it must be 'byteps' or 'byteps_async' or 'ddp' or 'kvstore' or 'simulator'")],
     "repeats": [
@@ -103,7 +103,6 @@ BAD: dict[str, list[tuple[Any, str]]] = {
     ],
     "job": [
         (3, "job: it must be a mapping"),
-        ({**REPLAY["job"], "stragglers": {"server0": 2.0}}, "job.stragglers names 'server0'; the workers are"),
         ({**REPLAY["job"], "framework": "mxnet", "clip_norm": 1.0}, "clip_norm is 1.0; replays in mxnet do not clip"),
         ({**DIGITS["job"], "total_bytes": "1MB"}, r"job.total_bytes: unknown key; the keys here are .*target_accuracy"),
         ({"kind": "synthetic", "image_size": 16}, "job.image_size: it must be greater than or equal to 32, not 16"),
@@ -165,12 +164,6 @@ BAD: dict[str, list[tuple[Any, str]]] = {
             [{"name": "ddp-gloo", "env": {"PROPHET_LAB_BUCKET_CAP_MB": "abc"}}],
             r"policies\[0\]: PROPHET_LAB_BUCKET_CAP_MB is 'abc'; it must be a number of at least 0",
         ),
-        (p3(tune=5), r"policies\[0\]: tune is a setting of bytescheduler, not of p3"),
-        (
-            [{"name": "bytescheduler", "tune": 5, "credit_bytes": "1MiB"}],
-            r"policies\[0\]: tune chooses credit_bytes and partition_bytes",
-        ),
-        ([{"name": "bytescheduler", "tune": 0}], r"policies\[0\]\S*tune: it must be greater"),
         (
             [{"name": "bytescheduler", "credit_bytes": []}],
             r"policies\[0\].credit_bytes: is an empty list; give it a value",
@@ -316,16 +309,14 @@ def test_a_policy_has_a_framework_and_an_engine_and_peers_imply_theirs(tmp_path:
     entries = ["stock", "prophet", {"name": "mxnet-stock", "base": "stock", "framework": "mxnet"}]
     entries += ["ddp-gloo", "mxnet-kvstore", {"name": "small", "base": "mxnet-p3", "env": {"MXNET_X": "1"}}]
     raw = changed(REPLAY, "policies", entries)
-    by_name = {
-        p.name: (p.framework, p.engine.name, p.hooked, p.traced) for p in loaded(raw, tmp_path).cells[0].policies
-    }
+    by_name = {p.name: (p.framework, p.engine.name, p.hooked) for p in loaded(raw, tmp_path).cells[0].policies}
     assert by_name == {
-        "stock": ("torch", "byteps", False, True),
-        "prophet": ("torch", "byteps", True, False),
-        "mxnet-stock": ("mxnet", "byteps", False, False),
-        "ddp-gloo": ("torch", "ddp", False, False),
-        "mxnet-kvstore": ("mxnet", "kvstore", False, False),
-        "small": ("mxnet", "kvstore", False, False),
+        "stock": ("torch", "byteps", False),
+        "prophet": ("torch", "byteps", True),
+        "mxnet-stock": ("mxnet", "byteps", False),
+        "ddp-gloo": ("torch", "ddp", False),
+        "mxnet-kvstore": ("mxnet", "kvstore", False),
+        "small": ("mxnet", "kvstore", False),
     }
     in_mxnet = loaded(changed(raw, "job.framework", "mxnet"), tmp_path, policies=["stock", "p3", "ddp-gloo"])
     assert [policy.framework for policy in in_mxnet.cells[0].policies] == ["mxnet", "mxnet", "torch"]

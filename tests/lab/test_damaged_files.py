@@ -28,14 +28,12 @@ from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.core.plan_codec import encode_plan
 from prophet_scheduler.core.settings import NAMES, Settings, from_environ
 from prophet_scheduler.core.units import format_rate, format_size, format_time, parse_rate, parse_size, parse_time
-from prophet_scheduler.engines.byteps.trace import read_trace
-from prophet_scheduler.lab.advice_sources import LinkOptions, of_record, of_run
+from prophet_scheduler.lab.advice_sources import LinkOptions, of_record
 from prophet_scheduler.lab.config import load_experiment
-from prophet_scheduler.lab.jobs.record import Mark, WorkerRecord, read_spec
 from prophet_scheduler.lab.records import read_results, read_status, read_worker
 from prophet_scheduler.lab.report import story_of
+from prophet_scheduler.lab.report.from_run import pair_events
 from prophet_scheduler.lab.results_view import describe_setting
-from prophet_scheduler.lab.transfers import pair_events
 from prophet_scheduler.models.profiles import load_profile, save_profile
 from prophet_scheduler.policies import get_policy
 from prophet_scheduler.session.kept import Kept, kept_from_json, kept_to_json
@@ -44,14 +42,6 @@ from support.configs import REPLAY
 from support.damaged import ODD, contents, documents, fuzzed, json_files, read_or_refused
 from support.job_records import write_experiment, write_job_record
 from support.profiles import resnet50
-
-WORKER = WorkerRecord([1.0], [Mark(0.0, 0.1, 0.2), Mark(1.0, 1.1, 1.2)], parameters=["a", "b"])
-TRACE = {
-    "traceEvents": [
-        {"pid": "Comm.byteps.Gradient.a", "name": f"Comm.byteps.Gradient.a{stage}", "ts": ts, "dur": 5, "tid": tid}
-        for stage, ts, tid in (("", 1, "total"), (".PUSH", 2, "65537"), (".PULL", 3, "65537"))
-    ]
-}
 
 
 @pytest.fixture(scope="module")
@@ -118,12 +108,6 @@ def begin(path: Path) -> None:
 
 READERS: dict[str, tuple[Callable[[Path], Any], Any, tuple[type[Exception], ...]]] = {
     "what was kept": (begin, json.loads(kept_to_json(KEPT)), (ValueError,)),
-    "specification of a job": (
-        read_spec,
-        {"iterations": 3, "seed": 0, "batch_size": 4, "model": "mlp"},
-        (ValueError, TypeError),
-    ),
-    "trace of BytePS": (lambda path: read_trace(path, WORKER), TRACE, ()),
     "symbol": (
         lambda path: graph_of_symbol(path.read_bytes().decode(), {"fc_output": (4, 2)}, name="odd.json"),
         SYMBOL,
@@ -165,7 +149,7 @@ def test_record_of_a_job(left: Path, scratch: Path, data: st.DataObject) -> None
 
 YAML = {**REPLAY, "sweep": [{"cluster": {"bandwidth": [{"at_s": 0, "rate": "1gbit"}, {"at_s": 2, "rate": 5e7}]}}]}
 YAML["policies"] = ["stock", {"base": "prophet", "name": "p", "partition_bytes": ["1MB", "2MB"]}]
-YAML["simulator"] = {"jitter": 0.1, "burst": 0, "sum_rate": "1gbit"}
+YAML["simulator"] = {"jitter": 0.1, "burst": 0}
 YAML["cluster"] = {
     **YAML["cluster"],
     "delay": {"default": "1ms"},
@@ -197,7 +181,7 @@ def test_config(scratch: Path, content: bytes) -> None:
 
 @fuzzed
 @given(st.data())
-def test_what_is_to_be_advised_on(left: Path, scratch: Path, data: st.DataObject) -> None:
+def test_what_is_to_be_reported(left: Path, scratch: Path, data: st.DataObject) -> None:
     """The whole folder of a run, one file of it damaged."""
     run = scratch / "run"
     for path in (left / "run").rglob("*"):
@@ -211,7 +195,6 @@ def test_what_is_to_be_advised_on(left: Path, scratch: Path, data: st.DataObject
 
     def read(path: Path) -> None:
         story_of(run)
-        of_run(run)
 
     read_or_refused(read, path, content, UserError)
 

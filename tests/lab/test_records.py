@@ -14,7 +14,7 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Deadline
 from prophet_scheduler.core.status import AgentStatus, HookStatus
-from prophet_scheduler.lab.jobs.record import Mark, Spec, WorkerRecord, read_spec, write_record
+from prophet_scheduler.lab.jobs.record import Mark, WorkerRecord, write_record
 from prophet_scheduler.lab.records import RECORDS, read_results, read_status, read_worker, write_results
 from prophet_scheduler.models.profiles import load_profile
 
@@ -105,11 +105,6 @@ def test_a_status_comes_back_and_one_of_an_older_hook_is_read(tmp_path: Path) ->
     for key in ("still_s", "pushes", "pulls"):
         del older["hook"][key]
     assert read_status(written(tmp_path, older)).hook == dataclasses.replace(hook, still_s=None)
-
-
-def test_a_script_takes_its_part_of_the_spec(tmp_path: Path) -> None:
-    spec = {"kind": "digits", "iterations": 5, "seed": 1, "batch_size": 8, "model": "mlp", "target_accuracy": 0.9}
-    assert read_spec(written(tmp_path, spec)) == Spec(5, 1, 8, model="mlp")
 
 
 @pytest.mark.parametrize(

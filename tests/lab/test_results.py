@@ -18,7 +18,6 @@ from prophet_scheduler.lab.records import Results, read_results, write_results
 from prophet_scheduler.lab.results import failures, lower_bound, summarize
 from prophet_scheduler.lab.results_view import print_results
 from prophet_scheduler.lab.runs import CellRuns, Run
-from prophet_scheduler.lab.testbed import RelayReport
 from support.configs import DIGITS, REPLAY, changed, loaded
 from support.fakes import agent_status, worker_record
 
@@ -242,18 +241,13 @@ def test_the_bound_has_the_way_to_the_server_and_back_in_it(tmp_path: Path) -> N
 
 def test_what_the_links_did_is_told(tmp_path: Path) -> None:
     experiment = loaded(changed(STOCK_ALONE, "cluster.delay", "5ms"), tmp_path)
-    relay = RelayReport(10, 9000, 0, 4e-5, 1e-4, 2e-4, 0.01, True)
     runs = {"stock": [run([1.0] * 5)]}
-    done = CellRuns(experiment.cells[0], LINKS, runs, round_trips={"worker0": 0.01}, relays={"worker0": relay})
+    done = CellRuns(experiment.cells[0], LINKS, runs, round_trips={"worker0": 0.01})
     (cell,) = summarize(experiment, [done]).as_json()["cells"]
     assert cell["round_trips"] == {"worker0": 0.01}
-    assert cell["relays"]["worker0"]["late_p99_s"] == 1e-4
     assert cell["setting"] == {"bandwidth": 250e6, "delay": 0.005}
     assert "delayed by a relay" in cell["emulated"]
     assert "bound_is_measured" not in cell
-    path = tmp_path / "results.json"
-    write_results(summarize(experiment, [done]), path)
-    assert read_results(path).cells[0].relays == {"worker0": relay}
 
 
 def test_the_narrow_link_is_named_and_a_peers_own_where_it_is_another(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ CELLS: Mapping[str, Mapping[str, Any]] = {
     "changing-network": {
         "job.iterations": 30,
         "cluster.bandwidth": [{"at_s": 0, "rate": "250mbit"}, {"at_s": 4, "rate": "100mbit"}],
-        "job.stragglers": {"worker1": 1.2},
         "policies": ["stock", *SCHEDULED],
     },
     "servers-and-traffic": {
@@ -36,7 +35,7 @@ CELLS: Mapping[str, Mapping[str, Any]] = {
             "bandwidth": {"default": "400mbit", "worker3": "200mbit"},
             "traffic": [{"node": "worker0", "from_s": 2.0, "until_s": 4.0, "rate": "100mbit"}],
         },
-        "simulator": {"burst": 0, "sum_rate": "4gbit"},
+        "simulator": {"burst": 0},
         "policies": ["stock", "prophet"],
     },
     "asynchronous": {"simulator": {"exchange": "asynchronous"}, "policies": ["stock", "prophet"]},

@@ -13,7 +13,6 @@ from prophet_scheduler.lab.results import emulation
 from prophet_scheduler.policies import get_policy
 from prophet_scheduler.policies.algorithms.collective_groups import LEARNING_ITERATIONS
 from prophet_scheduler.simulate import Cluster, Costs, Options, simulate
-from prophet_scheduler.simulate.cluster import compute_scale
 from prophet_scheduler.simulate.grouped import grouped, learn
 from support.configs import REPLAY, changed, loaded
 from support.profiles import resnet50
@@ -53,7 +52,7 @@ def test_a_collectives_line_and_the_times_are_measured(name: str) -> None:
 
 def test_it_is_the_cluster_that_is_learned_from_and_not_the_profile() -> None:
     """Worker 0, whose events count, takes an eighth of the time: its steps are nearer than Horovod's cycles."""
-    quick = replace(OPTIONS, compute_scale=compute_scale(2, LEARNING_ITERATIONS, stragglers={0: 0.125, 1: 0.125}))
+    quick = replace(OPTIONS, compute_scale=[[0.125] * LEARNING_ITERATIONS] * 2)
     profile, _, _ = learn(PROFILE, servers(), get_policy("horovod"), quick)
     assert profile.forward_s == pytest.approx(PROFILE.forward_s / 8)
     assert profile.backward_s == pytest.approx(PROFILE.backward_s / 8)
@@ -61,7 +60,7 @@ def test_it_is_the_cluster_that_is_learned_from_and_not_the_profile() -> None:
     assert groups_of(PROFILE, servers(), "horovod") == sorted(as_told)
     slower = replace(PROFILE, gradients=tuple(replace(g, generation_s=g.generation_s / 64) for g in PROFILE.gradients))
     assert len(groups_of(slower, servers(), "horovod")) < len(as_told), "several steps in a cycle"
-    scaled = replace(OPTIONS, compute_scale=compute_scale(2, LEARNING_ITERATIONS, stragglers={0: 1 / 64, 1: 1 / 64}))
+    scaled = replace(OPTIONS, compute_scale=[[1 / 64] * LEARNING_ITERATIONS] * 2)
     assert groups_of(PROFILE, servers(), "horovod", scaled) == groups_of(slower, servers(), "horovod")
 
 

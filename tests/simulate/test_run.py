@@ -89,7 +89,7 @@ def test_a_barrier_waits_for_everything() -> None:
 
 
 def test_the_server_answers_when_the_last_worker_has_pushed() -> None:
-    scale = compute_scale(2, 3, stragglers={1: 2.0})
+    scale = [[1.0] * 3, [2.0] * 3]
     wide = {"worker0": ((0.0, 1e6),), "worker1": ((0.0, 1e6),)}
     synchronous = run_plan(two_layers(), Cluster(2, 1, wide, BARE), compute_scale=scale)
     # The straggler's backward ends at 8; it is answered at once, and so is the other.

@@ -21,7 +21,6 @@ from prophet_scheduler.lab.config import Cell
 from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.jobs.record import Mark, WorkerRecord, progress_path
 from prophet_scheduler.lab.runner import Edges
-from prophet_scheduler.lab.testbed import RelayReport
 
 
 class Clock:
@@ -143,9 +142,6 @@ class FakeHost:
         broken = self.breaks_at is not None and self._clock.now_s >= self.breaks_at
         return "the relay of worker0's link ended with status 1: it said nothing" if broken else None
 
-    def relays(self) -> Mapping[str, RelayReport]:
-        return {"worker0": RelayReport(10, 9000, 0, 4e-5, 1e-4, 2e-4, 0.01, True)}
-
     def terminate_all(self) -> None:
         self.terminated += 1
 
@@ -155,8 +151,8 @@ class FakeListener:
         self.heard: list[object] = []
         self.most = 0
 
-    def run_starts(self, cell: Cell, policy: Contender, label: str) -> None:
-        self.heard.append(f"{policy.name} {label}")
+    def run_starts(self, cell: Cell, policy: Contender, repeat: int) -> None:
+        self.heard.append(f"{policy.name} {repeat}")
 
     def iterations(self, done: int) -> None:
         self.most = max(self.most, done)

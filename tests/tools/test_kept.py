@@ -33,7 +33,7 @@ def test_what_is_kept_comes_back_with_its_provenance(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["numbers.json"]
 
 
-def test_a_study_is_small_and_has_its_workers_and_the_same_floats(tmp_path: Path) -> None:
+def test_a_study_has_its_workers_and_the_same_floats(tmp_path: Path) -> None:
     experiment = loaded(REPLAY, tmp_path)
     simulate_session(experiment, tmp_path / "out")
     results = read_results(tmp_path / "out" / "results.json")
@@ -48,9 +48,6 @@ def test_a_study_is_small_and_has_its_workers_and_the_same_floats(tmp_path: Path
     both = Point(point.cell, 2, point.cell).real_and_simulated_s
     assert both == {name: (seconds, seconds) for name, seconds in times.items()} != {}
     assert point.cell.policies["prophet"].iteration_s == before.iteration_s
-    assert before.over_time is not None and point.cell.policies["prophet"].over_time is None
-    whole = (tmp_path / "out" / "results.json").stat().st_size
-    assert kept.data_file(tmp_path, "study").stat().st_size < whole / 4
     with pytest.raises(UserError, match="of another config"):
         kept.study_of(loaded(changed(REPLAY, "repeats", 1), tmp_path), [])
 

@@ -71,28 +71,11 @@ def test_results_of_another_config_or_with_a_failure_are_not_taken(session: Sess
     assert not studies.measured_before(load_experiment(config(tmp_path, "250mbit")), out / "cell0")
 
 
-def test_a_study_with_figures_has_them_beside_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    session, recipe = Session(POINT), studies.STUDIES["replay-resnet50"]
-
-    def drawn(experiment: Experiment, out: Path) -> int:
-        session.run(experiment, out)
-        for file in recipe.figures:
-            (out / file).write_text(file)
-        return 0
-
-    monkeypatch.setattr(studies, "run_session", drawn)
-    monkeypatch.setattr(studies, "CONFIGS", CONFIGS)
-    assert studies.main(["replay-resnet50", "--out", str(tmp_path / "out"), "--results", str(tmp_path)]) == 0
-    assert (tmp_path / "replay-resnet50-transfers.png").read_text() == "transfers-0.png"
-    assert session.ran == ["cell0"] and (tmp_path / "data" / "replay-resnet50.json").exists()
-
-
 def test_a_study_is_simulated_alone_or_beside_the_real_run(session: Session, tmp_path: Path) -> None:
     file = written(REPLAY, tmp_path)
     (point,) = studies.simulated(file).points
     assert point.workers == 2 and point.cell.ratios["prophet"] > 1.5
-    assert all(shown.over_time is None for shown in point.cell.policies.values())
-    (both,) = studies.study(studies.StudyRecipe(str(file), beside=True), tmp_path / "out", tmp_path).points
+    (both,) = studies.study(studies.StudyRecipe(str(file), beside=True), tmp_path / "out").points
     assert both.cell.times_s == POINT.times_s
     assert both.simulated is not None and both.simulated.rests_s == pytest.approx(point.cell.rests_s)
 

@@ -126,8 +126,6 @@ def simulate(
     from prophet_scheduler.lab.session import simulate_session
 
     experiment, folder = _experiment(config, policy, repeats, out, "-simulated")
-    if experiment.warm:
-        typer.echo("prophet: warm: every simulated repeat starts cold", err=True)
     raise typer.Exit(1 if simulate_session(experiment, folder) else 0)
 
 
@@ -136,25 +134,19 @@ def profile(
     file: Annotated[
         Path, typer.Argument(help="A profile written by PROPHET_PROFILE_OUT, or a trace of torch.profiler.")
     ],
-    plot: Annotated[Path | None, typer.Option(help="Also plot generation time by gradient into this PNG.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show when a job's gradients are generated: its stepwise pattern."""
-    from prophet_scheduler.cli.plots import require_plot
-    from prophet_scheduler.cli.profiles_view import plot_profile, profile_table
+    from prophet_scheduler.cli.profiles_view import profile_table
     from prophet_scheduler.core.steps import find_steps
     from prophet_scheduler.lab.screen import screen
     from prophet_scheduler.models.profiles import load_profile
 
     loaded = load_profile(file)
-    if plot is not None:
-        require_plot(plot)
     if json:
         _print_json({"profile": loaded, "steps": find_steps(loaded)})
     else:
         screen().print(profile_table(loaded))
-    if plot is not None:
-        plot_profile(loaded, plot)
 
 
 @app.command()
@@ -184,31 +176,24 @@ def plan(
     workers: Annotated[int, typer.Option(help="Number of workers.")] = 2,
     engine: Annotated[str, typer.Option(help="Engine that moves the gradients: ddp or byteps.")] = "ddp",
     servers: Annotated[int, typer.Option(help="Number of servers, with byteps.")] = 1,
-    plot: Annotated[Path | None, typer.Option(help="Also plot the result into this PNG.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what Prophet would do with a job on a network, and how all policies compare."""
-    from prophet_scheduler.cli.plan_view import block_table, draw_outlook, outlook, policy_table
-    from prophet_scheduler.cli.plots import require_plot
+    from prophet_scheduler.cli.plan_view import block_table, outlook, policy_table
     from prophet_scheduler.core.units import parse_rate
     from prophet_scheduler.lab.screen import screen
-    from prophet_scheduler.lab.session import progress_where_slow
     from prophet_scheduler.models.profiles import find_profile
 
     rate = parsed("--bandwidth", bandwidth, parse_rate)
     wanted, console = find_profile(profile), screen()
-    if plot is not None:
-        require_plot(plot)
-    with progress_where_slow(console) as report:
-        view = outlook(wanted, rate, workers, servers, report, engine)
+    with console.status("simulating"):
+        view = outlook(wanted, rate, workers, servers, engine)
     if json:
         shown = {"engine": view.engine.name, "lower_bound_s": view.lower_bound_s, "iteration_s": view.iteration_s}
         _print_json({**shown, "blocks": view.schedule.blocks})
     else:
         console.print(block_table(view))
         console.print(policy_table(view))
-    if plot is not None:
-        draw_outlook(view, plot)
 
 
 @app.command()
@@ -216,8 +201,8 @@ def advise(
     source: Annotated[
         str,
         typer.Argument(
-            help="A profile (a file, or a built-in one such as resnet50), your own model as module:function, or a "
-            "folder written by `prophet run` or by a job with PROPHET_RECORD."
+            help="A profile (a file, or a built-in one such as resnet50), or a folder written by a job with "
+            "PROPHET_RECORD."
         ),
     ],
     bandwidth: Annotated[str | None, typer.Option(help="Bandwidth of workers' or hosts' links, such as 3gbit.")] = None,
@@ -248,19 +233,13 @@ def advise(
     keep: Annotated[
         bool, typer.Option("--keep", help="FSDP2: keep parameters after forward (reshard_after_forward=False).")
     ] = False,
-    cell: Annotated[int | None, typer.Option(help="Cell of a run with several, counted from 0.")] = None,
-    computing: Annotated[
-        str | None, typer.Option(help="Your own model: time of an iteration without the network, such as 300ms.")
-    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say whether the network holds a job back, and what would help."""
     from prophet_scheduler.cli.advice_view import advice_table, conclusion, left_out, verdict
     from prophet_scheduler.core.units import parse_rate, parse_time
     from prophet_scheduler.lab.advice import advise as advise_on
-    from prophet_scheduler.lab.advice_module import is_function, of_function
-    from prophet_scheduler.lab.advice_sources import LinkOptions, of_profile, of_record, of_run
-    from prophet_scheduler.lab.records import is_run
+    from prophet_scheduler.lab.advice_sources import LinkOptions, of_profile, of_record
     from prophet_scheduler.lab.screen import screen
     from prophet_scheduler.models.profiles import find_profile
 
@@ -269,25 +248,14 @@ def advise(
         for option, text in (("--bandwidth", bandwidth), ("--server-bandwidth", server_bandwidth))
     )
     delay_s = parsed("--delay", delay, parse_time)
-    computing_s = None if computing is None else parsed("--computing", computing, parse_time)
-    if computing is not None and not is_function(source):
-        raise UserError(f"--computing is for your own model, as module:function; {source} is none, so leave it out")
     links = LinkOptions(rate, server_rate, delay_s, workers, servers, workers_per_host, shards, keep)
     measured_s = None
-    folder = Path(source)
-    if folder.is_dir() and not is_run(folder):
-        if status is not None or cell is not None:
-            raise UserError(f"{source} is a job's record, which has one job; leave --status and --cell out")
+    if (folder := Path(source)).is_dir():
+        if status is not None:
+            raise UserError(f"{source} is a job's record, which has its own status; leave --status out")
         situation, measured_s = of_record(folder, links, policy)
-    elif folder.is_dir():
-        if links != LinkOptions() or status is not None:
-            raise UserError(f"{source} is a run, which knows its network; leave out the network options")
-        situation, measured_s = of_run(folder, policy, cell)
     else:
-        if cell is not None:
-            raise UserError(f"--cell is for a folder of `prophet run`, but {source} is a profile; leave it out")
-        own, assumed = of_function(source, computing_s) if is_function(source) else (find_profile(source), "")
-        situation = of_profile(own, policy, links, status, assumed)
+        situation = of_profile(find_profile(source), policy, links, status)
     advice = advise_on(situation, measured_s)
     if json:
         _print_json(advice)

@@ -1,20 +1,17 @@
 """View of `prophet plan`: Prophet's plan for a profile on a network, and the iteration times of all policies.
 
-Rule of this file: tables and a figure of results that the assembler and the simulator compute.
+Rule of this file: tables of results that the assembler and the simulator compute.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median_high
 
 from rich.table import Table
 
-from prophet_scheduler.cli.plots import save_plot
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
-from prophet_scheduler.core.optional import need_pyplot
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.core.units import format_rate, format_size
 from prophet_scheduler.engines.registry import engines
@@ -26,7 +23,6 @@ from prophet_scheduler.lab.contenders import choose_policies
 from prophet_scheduler.lab.job_config import ReplayJob
 from prophet_scheduler.lab.results import lower_bound
 from prophet_scheduler.lab.screen import titled_table
-from prophet_scheduler.lab.session import Report
 from prophet_scheduler.lab.simulated import prepared, run_planned
 from prophet_scheduler.policies import policy_names
 from prophet_scheduler.policies.algorithms.assembler import Schedule, assemble, wait_time_s
@@ -47,11 +43,11 @@ class Outlook:
     iteration_s: dict[str, float]
 
 
-def outlook(profile: Profile, bits_per_s: float, workers: int, servers: int, report: Report, engine: str) -> Outlook:
+def outlook(profile: Profile, bits_per_s: float, workers: int, servers: int, engine: str) -> Outlook:
     """Plan and simulate a job, with a limited link for each worker and unlimited links for servers.
 
-    `report` receives the progress from 0 to 1 and the current policy. Policies that cannot run such a job are left out.
-    Raises UserError if the cluster is invalid, or if the engine cannot be simulated.
+    Policies that cannot run such a job are left out. Raises UserError if the cluster is invalid or the engine cannot be
+    simulated.
     """
     spec = engines().get(engine)
     if spec is None or not (spec.simulated or spec.topology is ALL_REDUCE):
@@ -70,14 +66,10 @@ def outlook(profile: Profile, bits_per_s: float, workers: int, servers: int, rep
     bound = lower_bound(cell)
     assert bound is not None
     times = {}
-    for place, policy in enumerate(cell.policies):
-
-        def on_iterations(done: int, place: int = place, name: str = policy.name) -> None:
-            report((place + done / ITERATIONS) / len(cell.policies), name)
-
+    for policy in cell.policies:
         planned = prepared(cell, policy)
         assert planned is not None  # the simulator supports all of these
-        times[policy.name] = median_high(run_planned(planned, on_iterations).iteration_s(WARMUP).tolist())
+        times[policy.name] = median_high(run_planned(planned).iteration_s(WARMUP).tolist())
     return Outlook(spec, profile, network, assemble(profile, network), bound, times)
 
 
@@ -125,24 +117,3 @@ def policy_table(plan: Outlook) -> Table:
         ratio = plan.iteration_s[plan.engine.stock] / seconds
         table.add_row(name, f"{seconds:.3f}", f"{ratio:.2f}", f"{seconds / plan.lower_bound_s:.2f}")
     return table
-
-
-def draw_outlook(plan: Outlook, path: Path) -> None:
-    """Draw blocks over time with generation times, and the policies' iteration times. Raises UserError."""
-    pyplot = need_pyplot("--plot")
-    figure, (blocks, bars) = pyplot.subplots(2, 1, figsize=(9, 7), layout="constrained", height_ratios=[3, 2])
-    gradients = plan.profile.gradients
-    for index, start_s in enumerate(plan.schedule.start_s):
-        seconds = plan.network.transfer_s(gradients[index].size_bytes)
-        blocks.barh(index, seconds * 1e3, left=start_s * 1e3, height=0.8, color="#2f6db3")
-    blocks.plot([g.generation_s * 1e3 for g in gradients], range(len(gradients)), ".", color="#e08214", markersize=3)
-    blocks.set(ylabel="gradient", xlabel="ms after backward began (dots: generated, bars: Algorithm 1's transfers)")
-    blocks.axvline(plan.profile.backward_s * 1e3, color="black", linestyle=":", linewidth=1)
-    blocks.invert_yaxis()
-    names = sorted(plan.iteration_s, key=plan.iteration_s.__getitem__)
-    bars.barh(names, [plan.iteration_s[name] for name in names], color="#b0b7c3")
-    bars.axvline(plan.lower_bound_s, color="black", linestyle="--", linewidth=1)
-    bars.set(xlabel="simulated iteration time (s); dashed: lower bound")
-    bars.invert_yaxis()
-    save_plot(figure, path)
-    pyplot.close(figure)

@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.core.files import whole_file
 
 INSTALL = {
     "jinja2": "pip install jinja2",
-    "matplotlib": "pip install matplotlib",
     "plotly": "pip install plotly",
-    "scipy": "pip install scipy",
     "sklearn": "pip install scikit-learn",
     "torch": "pip install torch",
     # MXNet 1.9.1 uses np.bool, which NumPy 1.24 removed.
@@ -63,15 +58,3 @@ def need(module: str, purpose: str) -> ModuleType:
     except ImportError as error:  # installed, but incompatible with other packages
         reason = f"{package} cannot be imported ({str(error).strip().splitlines()[0]})"
     raise MissingPackage(f"{purpose}: {reason}; `{INSTALL[package]}`")
-
-
-def need_pyplot(purpose: str = "figures") -> Any:
-    """Return matplotlib's pyplot, set up to draw into files without a display. Raises MissingPackage."""
-    need("matplotlib", purpose).use("Agg")
-    return need("matplotlib.pyplot", purpose)
-
-
-def save_figure(figure: Any, path: Path) -> None:
-    """Write a matplotlib figure whole or not at all, in the format of the file name's suffix. Raises OSError."""
-    with whole_file(path) as file:
-        figure.savefig(file, dpi=150, format=path.suffix.removeprefix(".") or "png")

@@ -6,12 +6,10 @@ scripts, are given by their dotted path (`package.module:name`): code that reads
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
-from prophet_scheduler.core.transfer import Transfer
 from prophet_scheduler.engines.topology import Topology
 
 Framework = Literal["torch", "mxnet"]
@@ -71,32 +69,6 @@ class Package:
     install: str
 
 
-class TracedWorker(Protocol):
-    """Data of a worker for reading its trace: parameter names in order, and the offset of its wall clock."""
-
-    @property
-    def parameters(self) -> Sequence[str]: ...
-    @property
-    def wall_minus_steady_s(self) -> float: ...
-
-
-@dataclass(frozen=True)
-class EngineTrace:
-    """An engine's own trace of its transfers, for figures of runs without Prophet's hook.
-
-    A contender is traced if it sets the variable `switch`. The variable `folder` has a worker's folder, in which `file`
-    appears. `settings` returns the variables that trace a given number of iterations. `read(file, worker)` returns
-    the transfers, with `worker` from the output of the worker's job script.
-    """
-
-    frameworks: tuple[Framework, ...]
-    switch: str
-    folder: str
-    file: Path
-    settings: Callable[[int], dict[str, str]]
-    read: Callable[[Path, TracedWorker], tuple[Transfer, ...]]
-
-
 @dataclass(frozen=True)
 class PartitionSetting:
     """Variable that sets the size to which an engine cuts tensors, and its default in bytes."""
@@ -143,7 +115,6 @@ class EngineSpec:
     """Dotted path of a check for known faults of the installed engine: () -> (True if it has none, a line, rows of a
     fault and its effect on a job), or None if it is not installed. None if no faults are known.
     """
-    trace: EngineTrace | None = None
     message_loss: Callable[[int], dict[str, str]] | None = None
     """Function (percent) that returns the environment in which each role drops that share of its messages and resends
     them; None if the engine has no such switch.

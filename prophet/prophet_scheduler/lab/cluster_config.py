@@ -236,16 +236,6 @@ class SimulatorConfig(Strict):
     """Overhead of a message with data, besides its bytes."""
     latency_s: NotNegative = 0.00014
     """Time from sending a message's last byte to the receiver's reaction."""
-    sum_rate: Rate | None = None
-    """Bits per second at which a server (or a worker in a collective) adds; None for no limit."""
-    server_overhead_s: NotNegative = 0.0
-    """CPU time of a parameter server per message with data, in and out, besides summing its bytes."""
-    operation_s: NotNegative = 0.0
-    """CPU time of the workers per collective operation, one operation after another. Contenders of
-    DistributedDataParallel default to gloo's value, here and for `operation_rate`."""
-    operation_rate: Rate | None = None
-    """Bits per second of collective operations that the CPU moves and adds while the wire carries others; None for no
-    limit."""
     burst: Annotated[Literal["testbed"] | int, BeforeValidator(_parse_burst)] = "testbed"
     """Bytes that a link may send at once after idling: `testbed` for what its token buckets allow, 0 for a wire."""
     jitter: Annotated[float, Field(ge=0, le=10)] = 0.0

@@ -21,7 +21,7 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.files import read_text
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.engines.registry import engines, scheduled_engine
-from prophet_scheduler.engines.spec import EngineSpec, is_worker
+from prophet_scheduler.engines.spec import EngineSpec
 from prophet_scheduler.lab.cluster_config import FSDP2, ClusterConfig, Delay, RateMix, SimulatorConfig, Traffic
 from prophet_scheduler.lab.contenders import Contender, ContenderEntry, choose_policies, expand_policies
 from prophet_scheduler.lab.faults import JobFault
@@ -53,8 +53,6 @@ class ExperimentConfig(Strict):
     repeats: Count = 1
     time_limit_s: Seconds = 60.0
     """Time without a finished iteration on any worker after which a run counts as hung."""
-    warm: bool = False
-    """True if a policy's later repeats start from what the first repeat learned."""
     job: Annotated[JobConfig, Field(discriminator="kind")]
     cluster: ClusterConfig
     policies: list[str | ContenderEntry] = Field(min_length=1)
@@ -65,10 +63,6 @@ class ExperimentConfig(Strict):
     def _parts_fit_together(self) -> Self:
         if self.simulator.exchange == FSDP2 and self.engine != SIMULATOR:
             raise ValueError(f"engine must be {SIMULATOR} with simulator.exchange: {FSDP2}, which `prophet run` lacks")
-        workers = list(filter(is_worker, self.cluster.nodes))
-        unknown = sorted(set(self.job.stragglers) - set(workers)) if isinstance(self.job, ReplayJob) else []
-        if unknown:
-            raise ValueError(f"job.stragglers names {unknown[0]!r}; the workers are {workers[0]} to {workers[-1]}")
         return self
 
 
@@ -114,8 +108,6 @@ class Experiment:
     time_limit_s: float
     cells: tuple[Cell, ...]
     source: Mapping[str, object]
-    warm: bool = False
-    """True if a policy's later repeats start from what the first repeat learned."""
 
 
 def load_experiment(path: Path, policies: Sequence[str] = (), repeats: int | None = None) -> Experiment:
@@ -154,7 +146,7 @@ def experiment_of(
     if repeats is not None and repeats < 1:
         raise UserError(f"--repeats is {repeats}; it must be 1 or more")
     repeats = repeats or config.repeats
-    return Experiment(path, config.name, config.engine, repeats, config.time_limit_s, tuple(cells), source, config.warm)
+    return Experiment(path, config.name, config.engine, repeats, config.time_limit_s, tuple(cells), source)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

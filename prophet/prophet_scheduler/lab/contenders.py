@@ -49,8 +49,6 @@ class ContenderEntry(Strict):
     framework: Framework | None = None
     """None for the job's framework, or the engine's first one if the engine does not support the job's."""
     partition_bytes: Annotated[list[int], Field(min_length=1), BeforeValidator(_parse_sizes)] | None = None
-    tune: int | None = Field(default=None, ge=1, le=100)
-    """Number of short runs that search for a policy's best sizes before it is measured."""
     warmup: int | None = Field(default=None, ge=0, le=MOST_COUNT)
     """Number of warm-up iterations instead of the job's; runs get longer or shorter by the difference."""
     env: dict[str, str] = Field(default_factory=dict)
@@ -64,8 +62,6 @@ class Contender:
     base: str
     env: Mapping[str, str] = field(default_factory=dict)
     framework: Framework = "torch"
-    tune: int = 0
-    """Number of trials that choose credit and partition size before the first repeat."""
     warmup: int | None = None
     """Number of first iterations to drop; None for the job's."""
 
@@ -92,12 +88,6 @@ class Contender:
     def recorded(self) -> bool:
         """True if Prophet is in the job and records its transfers and its status."""
         return self.policy is not None
-
-    @property
-    def traced(self) -> bool:
-        """True if the engine's own trace shows the transfers, because Prophet does not record them."""
-        trace = self.engine.trace
-        return trace is not None and self.framework in trace.frameworks and not self.recorded
 
 
 def known_policies() -> list[str]:
@@ -179,7 +169,7 @@ def _expanded(entry: ContenderEntry, at: str, framework: Framework, for_engine: 
     for chosen in itertools.product(*varied.values()):
         name = "-".join([entry.name, *(label for _, label in chosen if several)])
         values = {variable: value for variable, (value, _) in zip(varied, chosen, strict=True)}
-        contender = Contender(name, base, {**env, **values}, framework, entry.tune or 0, entry.warmup)
+        contender = Contender(name, base, {**env, **values}, framework, entry.warmup)
         _check_values(contender, at)
         expanded.append(contender)
     return expanded
@@ -192,7 +182,7 @@ Choices = dict[str, list[tuple[str, str]]]
 def _options(entry: ContenderEntry, base: str, at: str) -> Choices:
     """Return the values of the policy's options that the entry sets.
 
-    Raises UserError if a key is not an option of this policy, a value is wrong, or tuning would choose that option.
+    Raises UserError if a key is not an option of this policy, or a value is wrong.
     """
     definitions, keys = all_definitions(), entry.model_extra or {}
     options = {option.name: option for option in definitions[base].all_options} if base in definitions else {}
@@ -202,13 +192,6 @@ def _options(entry: ContenderEntry, base: str, at: str) -> Choices:
             raise UserError(f"{at}: {key} is a setting of {', '.join(owners)}, not of {base}; leave it out")
         known = ", ".join([*ContenderEntry.model_fields, *options])
         raise UserError(f"{at}.{key}: unknown key; the keys here are {known}")
-    if entry.tune is not None:
-        tuned = definitions[base].tuned if base in definitions else ""
-        if not tuned:
-            owners = [name for name, each in definitions.items() if each.tuned]
-            raise UserError(f"{at}: tune is a setting of {', '.join(owners)}, not of {base}; leave it out")
-        if tuned in keys or entry.partition_bytes is not None:
-            raise UserError(f"{at}: tune chooses {tuned} and partition_bytes; leave them out, or leave out tune")
     found = ((option, f"{at}.{name}") for name, option in options.items() if name in keys)
     return {option.variable: _choices(option, keys[option.name], where) for option, where in found}
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, ClassVar, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 from typing_extensions import Self
 
 from prophet_scheduler.engines.spec import Framework
@@ -53,7 +53,6 @@ class DigitsJob(ScoredJob):
 
     kind: Literal["digits"]
     model: Literal["mlp", "cnn"] = "mlp"
-    learning_rate: float = Field(default=0.1, gt=0)
 
 
 class TransformerJob(ScoredJob):
@@ -66,16 +65,10 @@ class TransformerJob(ScoredJob):
     kind: Literal["transformer"]
     framework: Literal["torch"] = "torch"
     model: Literal["small", "medium"] = "small"
-    learning_rate: float = Field(default=0.003, gt=0)
-    """Peak learning rate, at the end of the rise."""
-    rising: Count = 10
-    """Number of iterations in which the learning rate rises; after that it falls as the inverse square root of the
-    iteration's number."""
     clip_norm: float = Field(default=1.0, ge=0)
     """Total norm of the gradients above which they are scaled down; 0 to never clip."""
     compile: Literal["no", "blocks", "whole"] = "no"
     """Use of torch.compile: on each layer (`blocks`) or on the whole model (`whole`)."""
-    compile_backend: str = "inductor"
     target_accuracy: float = Field(default=0.5, gt=0, le=1)
     """Share of next words to predict right in text not trained on; 0.9 of the words are predictable."""
 
@@ -87,8 +80,6 @@ class SyntheticJob(_Job):
     model: Literal["resnet18", "resnet50"] = "resnet18"
     image_size: int = Field(default=32, ge=32, le=512)
     """Pixels per side; compute grows with its square, while the bytes sent stay the same."""
-    classes: int = Field(default=1000, ge=2, le=MOST_COUNT)
-    learning_rate: float = Field(default=0.01, gt=0)
 
 
 class ReplayJob(_Job):
@@ -105,8 +96,6 @@ class ReplayJob(_Job):
     """GPU whose published times, for `batch_size` samples, a built-in profile uses (docs/profiles.md)."""
     backward_s: Seconds | None = None
     forward_s: Seconds | None = None
-    stragglers: dict[str, Annotated[float, Field(gt=0, le=MOST_COUNT)]] = Field(default_factory=dict)
-    """Slowdown factor of the compute of some workers, by the worker's name."""
     clip_norm: float = Field(default=0.0, ge=0)
     """Total norm of the gradients above which they are scaled down, in torch; 0 to never clip."""
 
@@ -144,3 +133,5 @@ JOB_KINDS: Mapping[str, type[Strict]] = MappingProxyType(
     {get_args(job.model_fields["kind"].annotation)[0]: job for job in get_args(JobConfig)}
 )
 """Schema of each kind of job."""
+JOB: TypeAdapter[JobConfig] = TypeAdapter(Annotated[JobConfig, Field(discriminator="kind")])
+"""Reader of the job that the runner writes for its workers."""

@@ -24,9 +24,7 @@ from prophet_scheduler.core.status import AgentStatus
 from prophet_scheduler.lab.iterations import Kept, Times
 from prophet_scheduler.lab.jobs.record import WorkerRecord
 from prophet_scheduler.lab.schema import key_of
-from prophet_scheduler.lab.testbed import RelayReport
 from prophet_scheduler.models.profiles import ProfileFile
-from prophet_scheduler.simulate.measures import OverTime
 from prophet_scheduler.watch.rows import RecordRow
 from prophet_scheduler.watch.status import LiveStatus
 
@@ -41,21 +39,6 @@ T = TypeVar("T")
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
-
-
-class GradientTimes(_Part):
-    """Mean times of gradients or blocks: from generation to sending (`wait_s`) and to the sum's arrival (`total_s`)."""
-
-    wait_s: float
-    total_s: float
-
-
-class TunedSizes(_Part):
-    """Sizes chosen by a search, in bytes, and its trials: (credit, partition size, seconds) each."""
-
-    credit_bytes: int
-    partition_bytes: int
-    trials: list[tuple[int, int, float]] = []
 
 
 class AgentCost(_Part):
@@ -110,13 +93,8 @@ class PolicyResult(_Part):
     """Seconds of the mean iteration beyond compute, if known."""
     repeats: list[float] = []
     """Median of each repeat."""
-    wait_by_gradient_s: list[float] | None = None
     processor_utilisation: float | None = None
-    uplink_bytes_per_s: float | None = None
-    downlink_bytes_per_s: float | None = None
-    over_time: OverTime | None = None
-    events: int | None = None
-    tuning: TunedSizes | None = None
+    """Share of time in which a simulated worker computes."""
     start_s: float | None = None
     """Seconds from the start of a process to the end of its first iteration."""
     processor_s: float | None = None
@@ -137,7 +115,6 @@ class PolicyResult(_Part):
     same_weights_as_stock: bool | None = None
     """True if the final weights equal stock's. None if not compared, or if a difference means nothing: sums of more
     than two gradients depend on timing."""
-    gradient: GradientTimes | None = None
     convergence: ConvergenceResult | None = None
 
     @property
@@ -166,8 +143,6 @@ class CellResult(_Part):
     """Rates in bits per second, as the testbed measured them before the first run."""
     round_trips: dict[str, float] = {}
     """By node, the round trip to the testbed's own node in seconds, measured before the first run."""
-    relays: dict[str, RelayReport] = {}
-    """By node with a delayed link, the accuracy of that delay during the runs."""
     compute_s: float | None = None
     lower_bound_s: float | None = None
     bound_is_measured: bool = False

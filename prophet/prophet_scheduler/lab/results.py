@@ -5,7 +5,6 @@ Rule of this file: arithmetic on seconds. records.py has results.json's types, r
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
@@ -31,33 +30,27 @@ from prophet_scheduler.lab.records import (
     Results,
 )
 from prophet_scheduler.lab.runs import CellRuns, Run
-from prophet_scheduler.lab.transfers import Turnaround, mean_s
 from prophet_scheduler.policies import get_definition
 from prophet_scheduler.simulate.collectives import COLLECTIVES
 
 CURVE_POINTS = 100
 
 
-def summarize(
-    experiment: Experiment, cells: Sequence[CellRuns], times: Sequence[Mapping[str, Sequence[Turnaround]]] = ()
-) -> Results:
-    """Return the content of results.json. `times` are the gradients' times by cell and policy, if recorded."""
+def summarize(experiment: Experiment, cells: Sequence[CellRuns]) -> Results:
+    """Return the content of results.json."""
     return Results(
         schema=SCHEMA,
         config=to_jsonable_python(experiment.source),
         repeats=experiment.repeats,
-        cells=list(itertools.starmap(summarize_cell, itertools.zip_longest(cells, times, fillvalue={}))),
+        cells=list(map(summarize_cell, cells)),
     )
 
 
-def summarize_cell(done: CellRuns, times: Mapping[str, Sequence[Turnaround]] | None = None) -> CellResult:
+def summarize_cell(done: CellRuns) -> CellResult:
     """Return the result of one cell. Ratios to stock above 1 are faster than stock."""
     cell = done.cell
     contenders = {policy.name: policy for policy in cell.policies}
     policies = {name: summarize_policy(cell, contenders[name], runs) for name, runs in done.runs.items()}
-    for name, ways in (times or {}).items():
-        if ways and policies[name].iteration_s is not None:
-            policies[name] = policies[name].model_copy(update={"gradient": mean_s(ways)})
     narrow = narrow_link(cell.cluster, simulated_topology(cell) if done.simulated else cell.engine.topology)
     for policy in () if done.simulated else cell.policies:
         own = narrow_link(cell.cluster, policy.engine.topology)
@@ -70,7 +63,6 @@ def summarize_cell(done: CellRuns, times: Mapping[str, Sequence[Turnaround]] | N
     bound = lower_bound(measured)
     more = {
         "round_trips": dict(done.round_trips),
-        "relays": dict(done.relays),
         "bound_is_measured": bound is not None and measured is not cell,
     }
     return CellResult(
@@ -157,8 +149,6 @@ def _counted(cell: Cell, policy: Contender, good: Sequence[Run]) -> dict[str, ob
         "wait_s": None if compute is None else times.headline - compute,
         "repeats": [times_of(repeat).median for repeat in by_repeat],
     }
-    if (measures := good[0].measures) is not None:
-        parts |= vars(measures)
     if starts := [worker.start_s for worker in workers if worker.start_s is not None]:
         # Only a real job has a start and a final model.
         digests = sorted({worker.weights_sha256 for worker in workers if worker.weights_sha256})
@@ -168,7 +158,7 @@ def _counted(cell: Cell, policy: Contender, good: Sequence[Run]) -> dict[str, ob
     if isinstance(cell.job, AsynchronousJob):
         parts["convergence"] = converged([run.workers for run in good], cell.job.target_loss)
     sometimes = {
-        "tuning": good[0].tuning,
+        "processor_utilisation": good[0].processor_utilisation,
         "agent": _agent(good) if good[0].statuses else None,
         "given_back": next((status.given_back for run in good for status in run.statuses if status.given_back), None),
         "processor_s": _processor_s(good, cell.job_of(policy).warmup),

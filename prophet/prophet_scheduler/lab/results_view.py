@@ -124,9 +124,6 @@ def _notes(policy: PolicyResult) -> list[str]:
             notes.append(fates + late)
         if kept.applied_otherwise:
             notes.append(f"{kept.applied_otherwise} workers sent more or fewer updates than the server has")
-    if policy.tuning is not None:
-        credit, partition = format_size(policy.tuning.credit_bytes), format_size(policy.tuning.partition_bytes)
-        notes.append(f"tuned to credit {credit} and partitions of {partition}")
     if policy.agent is not None and policy.agent.watchdog_releases:
         notes.append(f"the watchdog released {policy.agent.watchdog_releases} transfers")
     return notes

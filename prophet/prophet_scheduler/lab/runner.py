@@ -33,10 +33,9 @@ from prophet_scheduler.lab.faults import FaultKind
 from prophet_scheduler.lab.job_config import ReplayJob
 from prophet_scheduler.lab.jobs.record import WorkerRecord, progress_path
 from prophet_scheduler.lab.launchers import command, environment, nodes_of
-from prophet_scheduler.lab.records import TunedSizes, read_status, read_worker
+from prophet_scheduler.lab.records import read_status, read_worker
 from prophet_scheduler.lab.runs import EVENTS_FILE, PROFILE_FILE, STATUS_FILE, CellRuns, Run
 from prophet_scheduler.lab.testbed import Testbed
-from prophet_scheduler.lab.tuning import RunOnce, TrialFailed, tune_policy
 from prophet_scheduler.models.profiles import save_profile
 
 T = TypeVar("T")
@@ -47,11 +46,6 @@ FIRST_PORT = 23000
 """Port of the first run; every run has its own, since a used port stays busy for a while."""
 ERROR_MARKS = ("Error:", "Check failed", "what():")
 """Marks of an error in a log line: Python's, ps-lite's and MXNet's, and those of C++ exceptions."""
-CACHE = "cache"
-"""Folder in a cell's folder where policies keep what they learned, if repeats start warm."""
-RECORDING = "recording"
-RECORD_ITERATIONS = 6
-"""Length of a run that only records an engine's transfers with the engine's own trace."""
 
 
 HostFactory = Callable[[Cell], AbstractContextManager[Testbed]]
@@ -68,7 +62,7 @@ class Edges:
 
 
 class ProgressListener(Protocol):
-    def run_starts(self, cell: Cell, policy: Contender, label: str) -> None: ...
+    def run_starts(self, cell: Cell, policy: Contender, repeat: int) -> None: ...
     def iterations(self, done: int) -> None: ...
     def run_ends(self, error: str | None) -> None: ...
 
@@ -92,14 +86,12 @@ def run_experiment(
     ports = itertools.count(FIRST_PORT)
 
     def runs_of(cell: Cell, folder: Path) -> CellRuns:
-        shutil.rmtree(folder / CACHE, ignore_errors=True)
         with hosts(cell) as host:
 
-            def run(point: Cell, policy: Contender, label: str, repeat: int = 0) -> Run:
-                listener.run_starts(point, policy, label)
-                place = folder / f"{policy.name}-{label}"
-                cache = folder / CACHE / policy.name if experiment.warm and policy.recorded else None
-                own, limit_s = _with_env(policy, point, cache), experiment.time_limit_s
+            def run(point: Cell, policy: Contender, repeat: int) -> Run:
+                listener.run_starts(point, policy, repeat)
+                place = folder / f"{policy.name}-repeat{repeat + 1}"
+                own, limit_s = _with_faults(policy, point), experiment.time_limit_s
                 job = JobRun(point, own, host, place, next(ports), limit_s, edges or Edges())
                 reason = obstacle(policy)
                 finished = job.run(listener.iterations) if reason is None else Run(place, error=reason)
@@ -108,50 +100,23 @@ def run_experiment(
 
             links = host.check()
             round_trips = host.check_round_trips()
-            host.relays()  # resets the counts, so that they do not include the checks
             runs = run_repeats(cell, experiment.repeats, run)
-            short = replace(cell, job=cell.job.model_copy(update={"iterations": RECORD_ITERATIONS, "warmup": 0}))
-            recordings = {
-                policy.name: run(short, _traced(policy), RECORDING)
-                for policy in cell.policies
-                if is_recorded_apart(cell, policy) and obstacle(policy) is None
-            }
-            # If a relay died, the runs that failed have already reported it.
-            relays = host.relays() if host.fault() is None else {}
-        return CellRuns(cell, links, runs, recordings, round_trips=round_trips, relays=relays)
+        return CellRuns(cell, links, runs, round_trips=round_trips)
 
     return [runs_of(cell, out / "runs" / f"cell{number}") for number, cell in enumerate(experiment.cells)]
 
 
+RunOnce = Callable[[Cell, Contender, int], Run]
+"""Function (cell, policy, repeat from 0) -> run."""
+
+
 def run_repeats(cell: Cell, repeats: int, run: RunOnce) -> dict[str, list[Run]]:
-    """Tune the policies that have trials, then run all policies interleaved. A failed trial fails its policy."""
-    tuned: dict[str, tuple[Contender, TunedSizes | None] | str] = {}
-    for policy in cell.policies:
-        try:
-            tuned[policy.name] = tune_policy(cell, policy, run) if policy.tune else (policy, None)
-        except TrialFailed as failure:
-            tuned[policy.name] = str(failure)
+    """Run all policies, interleaved."""
     runs: dict[str, list[Run]] = {policy.name: [] for policy in cell.policies}
     for repeat in range(repeats):
-        for name, outcome in tuned.items():
-            if isinstance(outcome, str):
-                runs[name].append(Run(Path(), error=outcome))
-            else:
-                chosen, sizes = outcome
-                finished = run(cell.of(chosen), chosen, f"repeat{repeat + 1}", repeat)
-                runs[name].append(replace(finished, tuning=sizes))
+        for policy in cell.policies:
+            runs[policy.name].append(run(cell.of(policy), policy, repeat))
     return runs
-
-
-def is_recorded_apart(cell: Cell, policy: Contender) -> bool:
-    """True if `policy` gets a short run only for the figures; experiments with faults have none."""
-    return policy.traced and not cell.cluster.faults
-
-
-def _traced(policy: Contender) -> Contender:
-    """Return `policy` with its engine's own trace turned on."""
-    assert policy.engine.trace is not None  # is_recorded_apart() checks this
-    return replace(policy, env={**policy.env, **policy.engine.trace.settings(RECORD_ITERATIONS)})
 
 
 class Watch:
@@ -182,8 +147,6 @@ class JobRun:
     def __post_init__(self) -> None:
         self._nodes = nodes_of(self.policy.engine, self.cell.cluster)
         self._workers = [node for node in self._nodes if is_worker(node)]
-        trace = self.policy.engine.trace
-        self._trace = trace if trace is not None and trace.switch in self.policy.env else None
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._killed: dict[str, bool] = {}
         """Nodes killed by a fault; False once the program has restarted."""
@@ -238,8 +201,6 @@ class JobRun:
         private, working = self._sockets / node, self._record(node, "cwd")
         private.mkdir(exist_ok=again)
         working.mkdir(exist_ok=again)
-        if self._trace is not None:
-            self._record(node, "trace").joinpath(self._trace.file).parent.mkdir(parents=True, exist_ok=again)
         options = ["--spec", str(self._spec), "--out", str(self._result(node))]
         argv = command(self.policy, node, self.cell.job.kind, options)
         env, log = self._environment(node, private), self._logs(node)[again]
@@ -285,8 +246,6 @@ class JobRun:
         place = addresses, self.host.interface(node), self.port, str(sockets)
         network = RunNetwork(cluster.workers, cluster.servers, *place, rates)
         env = environment(self.policy, node, network, os.environ)
-        if node in self._workers and self._trace is not None:
-            env[self._trace.folder] = str(self._record(node, "trace"))
         if node in self._workers and self.policy.recorded:
             env[settings.PROFILE_OUT] = str(self._record(node, PROFILE_FILE))
             env[settings.EVENTS_OUT] = str(self._record(node, EVENTS_FILE))
@@ -357,9 +316,9 @@ class JobRun:
         return tuple(results), tuple(statuses)
 
 
-def _with_env(policy: Contender, cell: Cell, cache: Path | None) -> Contender:
-    """Return `policy` with the variables for a warm start and dropped messages; its own values win."""
-    env = {} if cache is None else {settings.CACHE: str(cache.resolve())}
+def _with_faults(policy: Contender, cell: Cell) -> Contender:
+    """Return `policy` with the variables for dropped messages; its own values win."""
+    env: dict[str, str] = {}
     loss = policy.engine.message_loss
     for fault in cell.cluster.faults:
         if fault.percent is not None and loss is not None:

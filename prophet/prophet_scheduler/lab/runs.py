@@ -12,12 +12,11 @@ from pathlib import Path
 from prophet_scheduler.core.status import AgentStatus
 from prophet_scheduler.lab.config import Cell
 from prophet_scheduler.lab.jobs.record import WorkerRecord
-from prophet_scheduler.lab.records import TunedSizes
-from prophet_scheduler.lab.testbed import RelayReport
-from prophet_scheduler.simulate.measures import Measures
 
 EVENTS_FILE, STATUS_FILE, PROFILE_FILE = "events.npz", "status.json", "profile.json"
 """Names of Prophet's files for a worker, after the worker's own name."""
+WORKER = "worker0"
+"""Worker that reports show; the others do much the same at the same time."""
 
 
 @dataclass(frozen=True)
@@ -32,29 +31,23 @@ class Run:
     statuses: tuple[AgentStatus, ...] = ()
     error: str | None = None
     log_tail: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    measures: Measures | None = None
-    """Measures of a simulation; None for a real run."""
+    processor_utilisation: float | None = None
+    """Share of time in which a simulated worker computes; None for a real run."""
     ended_after_s: float | None = None
     """Seconds from the start of the first fault to the failure; None without a fault or a failure."""
-    tuning: TunedSizes | None = None
-    """Sizes chosen by a search; None if the policy was not tuned."""
     recut_s: float | None = None
     """Time of the last change of blocks, on the clock of the workers' marks; None if none is known."""
 
 
 @dataclass(frozen=True)
 class CellRuns:
-    """All runs of a cell: `runs[name][i]` is policy `name` in repeat i. `recordings` are short runs, for the figures,
-    of policies whose transfers only the engine's trace shows; their times do not count, since tracing costs time.
+    """All runs of a cell: `runs[name][i]` is policy `name` in repeat i.
 
-    The testbed measured `links` (bits per second) and `round_trips` (seconds) before the runs. `relays` are the reports
-    on delayed links during the runs.
+    The testbed measured `links` (bits per second) and `round_trips` (seconds) before the runs.
     """
 
     cell: Cell
     links: Mapping[str, float]
     runs: Mapping[str, Sequence[Run]]
-    recordings: Mapping[str, Run] = field(default_factory=dict)
     simulated: bool = False
     round_trips: Mapping[str, float] = field(default_factory=dict)
-    relays: Mapping[str, RelayReport] = field(default_factory=dict)

@@ -1,24 +1,22 @@
 """A whole `prophet run` or `prophet simulate`: the testbed, the progress bar, and all output.
 
-Rule of this file: put the parts together; each part has its own file. Progress bars of all commands are here.
+Rule of this file: put the parts together; each part has its own file.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rich import progress as bars
 from rich.console import Console
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.files import require_folder
-from prophet_scheduler.core.optional import MissingPackage, require
+from prophet_scheduler.core.optional import require
 from prophet_scheduler.engines.spec import is_worker
 from prophet_scheduler.lab.cluster_config import ClusterConfig
 from prophet_scheduler.lab.config import SIMULATOR, Cell, Experiment
@@ -27,37 +25,27 @@ from prophet_scheduler.lab.doctor import obstacle
 from prophet_scheduler.lab.records import RESULTS_FILE, write_results
 from prophet_scheduler.lab.results import failures, summarize
 from prophet_scheduler.lab.results_view import describe_setting, print_results
-from prophet_scheduler.lab.runner import RECORD_ITERATIONS, is_recorded_apart, run_experiment
+from prophet_scheduler.lab.runner import run_experiment
 from prophet_scheduler.lab.runs import CellRuns
 from prophet_scheduler.lab.screen import screen
 from prophet_scheduler.lab.simulated import prepare_experiment, simulate_experiment
 from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
-from prophet_scheduler.lab.transfers import one_run_each, turnarounds
-from prophet_scheduler.lab.tuning import of_search, trial_cell
-
-PATIENCE_S = 1.0
-"""Seconds after which a bar appears where it is shown only if it is slow."""
-Report = Callable[[float, str], None]
-"""Callback for progress: the finished fraction, 0 to 1, and the current work."""
 
 
 class ProgressBar:
     """Progress bar of an experiment, in iterations of a run."""
 
-    def __init__(self, experiment: Experiment, progress: bars.Progress, *, recordings: bool) -> None:
+    def __init__(self, experiment: Experiment, progress: bars.Progress) -> None:
         self._progress = progress
         total = 0
         for cell in experiment.cells:
             total += sum(cell.job_of(policy).iterations for policy in cell.policies) * experiment.repeats
-            total += trial_cell(cell).job.iterations * sum(policy.tune for policy in cell.policies)
-            if recordings:
-                total += RECORD_ITERATIONS * sum(is_recorded_apart(cell, policy) for policy in cell.policies)
         self._task = progress.add_task("", total=total)
         self._before = 0
         self._length = 0
 
-    def run_starts(self, cell: Cell, policy: Contender, label: str) -> None:
-        words = f"{describe_setting(cell.setting)}  {policy.name}  {label}"
+    def run_starts(self, cell: Cell, policy: Contender, repeat: int) -> None:
+        words = f"{describe_setting(cell.setting)}  {policy.name}  repeat {repeat + 1}"
         self._length = cell.job.iterations
         self._progress.update(self._task, description=words)
 
@@ -72,45 +60,17 @@ class ProgressBar:
             self._progress.console.print(f"failed: {error}", style="red", markup=False)
 
 
-def _bar(console: Console, **how: Any) -> bars.Progress:
-    words = bars.TextColumn("{task.description}")
-    times = bars.TimeElapsedColumn(), bars.TimeRemainingColumn()
-    return bars.Progress(bars.SpinnerColumn(), words, bars.BarColumn(), *times, console=console, **how)
-
-
 @contextmanager
-def progress_where_slow(console: Console, now: Callable[[], float] = time.monotonic) -> Iterator[Report]:
-    """Show a bar of a command that is usually quick: only on a terminal, after PATIENCE_S, and not after its end. `now`
-    returns seconds.
-    """
-    progress = _bar(console, transient=True)
-    task = progress.add_task("", total=1.0)
-    began_s, drawn = now(), False
-
-    def report(share: float, words: str) -> None:
-        nonlocal drawn
-        progress.update(task, completed=share, description=words)
-        if not drawn and console.is_interactive and now() - began_s >= PATIENCE_S:
-            drawn = True
-            progress.start()
-
-    try:
-        yield report
-    finally:
-        if drawn:
-            progress.stop()
-
-
-@contextmanager
-def progress_bar(experiment: Experiment, console: Console, *, recordings: bool = True) -> Iterator[ProgressBar]:
-    """Show a bar on the console; `recordings` includes the extra runs for the figures, of engines without the hook."""
+def progress_bar(experiment: Experiment, console: Console) -> Iterator[ProgressBar]:
     # The experiment's own calls draw the bar: a drawing thread would take CPU time from the measured job.
-    with _bar(console, auto_refresh=False) as progress:
-        yield ProgressBar(experiment, progress, recordings=recordings)
+    times = bars.TimeElapsedColumn(), bars.TimeRemainingColumn()
+    columns = bars.SpinnerColumn(), bars.TextColumn("{task.description}"), bars.BarColumn(), *times
+    with bars.Progress(*columns, console=console, auto_refresh=False) as progress:
+        yield ProgressBar(experiment, progress)
 
 
 def run_session(experiment: Experiment, out: Path) -> int:
-    """Run the experiment, write results.json and figures into `out`, and return the number of failed policies.
+    """Run the experiment, write results.json into `out`, and return the number of failed policies.
 
     A policy that cannot start on this machine counts as failed. Raises UserError, and writes nothing, if no policy can
     start or the testbed is impossible.
@@ -122,7 +82,7 @@ def run_session(experiment: Experiment, out: Path) -> int:
     kinds = sorted({cell.job.kind for cell in experiment.cells} & {"digits", "asynchronous"})
     frameworks = {policy.framework for cell in experiment.cells for policy in cell.policies}
     torch = [("torch", "workers")] if frameworks == {"torch"} else []
-    require(*(("sklearn", f"job.kind: {kind}") for kind in kinds), *of_search(experiment), *torch)
+    require(*(("sklearn", f"job.kind: {kind}") for kind in kinds), *torch)
     require_folder(out, "--out")
     policies = [policy for cell in experiment.cells for policy in cell.policies]
     obstacles = [obstacle(policy) for policy in policies]
@@ -137,15 +97,14 @@ def run_session(experiment: Experiment, out: Path) -> int:
 
 
 def simulate_session(experiment: Experiment, out: Path) -> int:
-    """Simulate the experiment, write the outputs of `prophet run` and the utilisation into `out`, and return the number
-    of failed policies.
+    """Simulate the experiment, write the outputs of `prophet run` into `out`, and return the number of failed policies.
 
     Raises UserError, and writes nothing, if the config cannot be simulated.
     """
     require_folder(out, "--out")
     planned = prepare_experiment(experiment)
     console = screen()
-    with _new_folder(out), progress_bar(experiment, console, recordings=False) as listener:
+    with _new_folder(out), progress_bar(experiment, console) as listener:
         done = simulate_experiment(experiment, planned, out, listener)
     return report(experiment, done, out, console)
 
@@ -181,28 +140,10 @@ def worker_cores(available: Sequence[int], workers: int) -> dict[str, tuple[int,
 
 
 def report(experiment: Experiment, done: list[CellRuns], out: Path, console: Console) -> int:
-    """Write, draw and print the results of a finished experiment; return the number of failed policies."""
-    recorded = [one_run_each(cell) for cell in done]
-    times = []
-    for cell, runs in zip(done, recorded, strict=True):
-        warmups = {policy.name: cell.cell.job_of(policy).warmup for policy in cell.cell.policies}
-        times.append({run.policy: turnarounds(run, warmups[run.policy]) for run in runs})
-    results = summarize(experiment, done, times)
+    """Write and print the results of a finished experiment; return the number of failed policies."""
+    results = summarize(experiment, done)
     out.mkdir(parents=True, exist_ok=True)
     write_results(results, out / RESULTS_FILE)
     print_results(results, console)
-    try:
-        from prophet_scheduler.lab import figures
-    except MissingPackage as error:
-        console.print(f"results are in {out}; no {error}", markup=False, soft_wrap=True)
-        return failures(results)
-    figures.draw_iteration_times(results, out / "iteration-times.png")
-    for number, (summary, runs, by_policy) in enumerate(zip(results.cells, recorded, times, strict=True)):
-        if runs:
-            figures.draw_gantt(runs, out / f"transfers-{number}.png")
-            figures.draw_turnarounds(by_policy, out / f"gradients-{number}.png")
-            figures.draw_throughput(runs, out / f"throughput-{number}.png")
-        if any(policy.over_time is not None for policy in summary.policies.values()):
-            figures.draw_utilisation(summary, out / f"utilisation-{number}.png")
-    console.print(f"results and figures are in {out}", markup=False, soft_wrap=True)
+    console.print(f"results are in {out}; a page of them: prophet report {out}", markup=False, soft_wrap=True)
     return failures(results)

@@ -3,7 +3,7 @@ on the ring of DistributedDataParallel and FSDP2.
 
 Rule of this file: convert a config's values to the simulator's, and its runs to the records that a real job writes;
 turn a contender over gloo into a run from the known behaviour of the engine and the plugins, measuring nothing and
-fitting nothing to a job. results.py and figures.py treat the records like those of real runs. Times are seconds, sizes
+fitting nothing to a job. results.py treats the records like those of real runs. Times are seconds, sizes
 bytes.
 
 Gloo's all-reduce is a ring (simulate/collectives.py), with the simulator's overhead and latency for BytePS's testbed.
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +33,6 @@ from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Borders, Cut, learning_
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.event_record import save_record
 from prophet_scheduler.core.network import Network
-from prophet_scheduler.core.optional import require
 from prophet_scheduler.core.plan import Plan
 from prophet_scheduler.core.policy import Policy
 from prophet_scheduler.core.profile import Profile
@@ -48,10 +46,8 @@ from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.job_config import ReplayJob
 from prophet_scheduler.lab.jobs.record import Mark, WorkerRecord
 from prophet_scheduler.lab.runner import ProgressListener, run_repeats
-from prophet_scheduler.lab.runs import EVENTS_FILE, CellRuns, Run
+from prophet_scheduler.lab.runs import EVENTS_FILE, WORKER, CellRuns, Run
 from prophet_scheduler.lab.testbed.shaping import token_bucket
-from prophet_scheduler.lab.transfers import WORKER
-from prophet_scheduler.lab.tuning import of_search
 from prophet_scheduler.policies import Blocks, get_definition, policy_from_environ
 from prophet_scheduler.policies.algorithms.collective import (
     SIZES,
@@ -67,7 +63,6 @@ from prophet_scheduler.simulate.cluster import Cluster, Costs, RateSteps, comput
 from prophet_scheduler.simulate.collectives import COLLECTIVES, collective_cost
 from prophet_scheduler.simulate.grouped import WHOLE, grouped
 from prophet_scheduler.simulate.job import Job, alone, job_of_cut, job_of_profile
-from prophet_scheduler.simulate.measures import measures
 from prophet_scheduler.simulate.run import Options, SimulatedRun, channel, simulate
 from prophet_scheduler.simulate.sharded import Sharding, job_of_phases, job_of_shards, modules_of
 
@@ -114,7 +109,6 @@ class Planned:
 
 def prepare_experiment(experiment: Experiment) -> list[list[list[Planned]]]:
     """Return a simulation for each cell, repeat and policy. Raises UserError if the config cannot be simulated."""
-    require(*of_search(experiment))
     return [
         [
             [_planned(cell.of(policy), policy, repeat) for policy in cell.policies]
@@ -137,13 +131,10 @@ def simulate_experiment(
     """
 
     def runs_of(cell: Cell, ready: list[list[Planned]], cell_folder: Path) -> CellRuns:
-        def run(point: Cell, policy: Contender, label: str, repeat: int) -> Run:
-            listener.run_starts(point, policy, label)
-            if policy in cell.policies:
-                simulation = ready[repeat][cell.policies.index(policy)]
-            else:  # with sizes from tuning
-                simulation = _planned(point, policy, repeat)
-            folder = cell_folder / f"{policy.name}-{label}"
+        def run(point: Cell, policy: Contender, repeat: int) -> Run:
+            listener.run_starts(point, policy, repeat)
+            simulation = ready[repeat][cell.policies.index(policy)]
+            folder = cell_folder / f"{policy.name}-repeat{repeat + 1}"
             try:
                 done = run_planned(simulation, listener.iterations)
             except UserError as error:
@@ -152,8 +143,8 @@ def simulate_experiment(
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
                 save_record(done.record, folder / f"{WORKER}.{EVENTS_FILE}")
-                assert point.wire is not None  # prepare() checks this
-                finished = replace(run_of(done, folder), measures=measures(done, point.wire, point.job.warmup))
+                utilisation = processor_utilisation(done, point.job.warmup)
+                finished = replace(run_of(done, folder), processor_utilisation=utilisation)
             listener.run_ends(finished.error)
             return finished
 
@@ -178,6 +169,13 @@ def run_of(run: SimulatedRun, folder: Path) -> Run:
     )
     recuts = [float(run.marks["start_s"][:, since].max()) for since, _ in run.jobs[1:] if since < run.marks.shape[1]]
     return Run(folder, tuple(workers), recut_s=max(recuts, default=None))
+
+
+def processor_utilisation(run: SimulatedRun, warmup: int) -> float:
+    """Return the share of time in which worker 0 computes, over the whole iterations after the first `warmup`."""
+    from_s, *_, until_s = run.marks[0]["backward_s"][warmup:]
+    began_s, ended_s = (np.clip(run.computing[name], from_s, until_s) for name in ("started_s", "finished_s"))
+    return float((ended_s - began_s).sum() / (until_s - from_s))
 
 
 def clips(cell: Cell) -> bool:
@@ -210,12 +208,8 @@ def prepare(cell: Cell, policy: Contender, repeat: int = 0, *, waits: bool = Fal
         served = f"{policy.name} is {engine.words}'s parameter server"
         raise UserError(f"policies: {served}; give others for {config.exchange}")
     cluster = _cluster(cell)
-    slow = cell.job.stragglers if isinstance(cell.job, ReplayJob) else {}
-    scale = []
-    if config.jitter or slow:
-        stragglers = {int(node.removeprefix("worker")): factor for node, factor in slow.items()}
-        size, seed = (cluster.workers, cell.job.iterations), cell.job.seed + repeat
-        scale = compute_scale(*size, jitter=config.jitter, stragglers=stragglers, seed=seed)
+    size, seed = (cluster.workers, cell.job.iterations), cell.job.seed + repeat
+    scale = compute_scale(*size, jitter=config.jitter, seed=seed) if config.jitter else []
     options = Options(
         iterations=cell.job.iterations,
         partition_bytes=_partition_bytes(policy, engine.partition),
@@ -272,11 +266,7 @@ def _cluster(cell: Cell) -> Cluster:
     costs = Costs(
         config.overhead_s,
         config.latency_s + _path_delay_s(cell),
-        sum_rate=(config.sum_rate or 0.0) / 8,
-        server_overhead_s=config.server_overhead_s,
         burst_bytes=burst,
-        operation_s=config.operation_s,
-        operation_rate=(config.operation_rate or 0.0) / 8,
     )
     if config.exchange in COLLECTIVES:
         return _collective(config.exchange, cluster.workers, links, costs)
@@ -301,7 +291,7 @@ def _collective(name: str, workers: int, links: dict[str, RateSteps], costs: Cos
         raise UserError(f"cluster.bandwidth: {name} needs a rate for the workers")
     if workers < 2:
         raise UserError(f"cluster.workers: {name} needs 2 or more")
-    cost = partial(collective_cost, name, workers, costs.latency_s, reduction_rate=costs.sum_rate or None)
+    cost = partial(collective_cost, name, workers, costs.latency_s)
     latency_s = cost(bandwidth=next(iter(links.values()))[0][1]).overhead_s
     links = {n: tuple((at_s, cost(bandwidth=rate).bandwidth) for at_s, rate in steps) for n, steps in links.items()}
     return Cluster(workers, 0, links, replace(costs, latency_s=latency_s, burst_bytes=0.0), Exchange.COLLECTIVE)
@@ -327,7 +317,7 @@ def prepared(
         return None
     empty = _on_ring(cell, repeat)
     hooked = variant.policy is not None
-    cluster = _of_gloo(empty.cluster, cell.simulator.model_fields_set, hooked=hooked, together=replayed)
+    cluster = _of_gloo(empty.cluster, hooked=hooked, together=replayed)
     empty = replace(empty, cluster=cluster)
     if replayed:
         profile = handled(profile, back=not hooked)
@@ -393,23 +383,21 @@ def buckets_of(cap_mb: str | None, *, halved: bool) -> Ddp:
     return Ddp(*(max(1, limit // (2 if halved else 1)) for limit in limits))
 
 
-def _of_gloo(cluster: Cluster, given: AbstractSet[str], *, hooked: bool, together: bool) -> Cluster:
-    """Return the ring's cluster with gloo's further costs; keys `given` in the config keep their values.
+def _of_gloo(cluster: Cluster, *, hooked: bool, together: bool) -> Cluster:
+    """Return the ring's cluster with gloo's further costs.
 
     `hooked`: Prophet issues the operations. `together`: all ranks share one machine's cores.
     """
     workers, costs = cluster.workers, cluster.costs
     ranks, rounds = workers if together else 1, 2 * (workers - 1)
-    operation_s = ranks * rounds * MESSAGE_S + (max(1.0, ranks / 2) * ISSUE_S if hooked else 0.0)
-    operation_rate = MOVED_RATE * workers / (ranks * rounds)
     of_gloo = replace(
         costs,
         latency_s=WAYS_A_MESSAGE * costs.latency_s,
         piece_bytes=2 * workers * SEGMENT_BYTES,
         # Two ranks share a single connection, where a message's request waits behind the bytes of another.
         meanwhile=1 - 1 / rounds if workers > 2 else 0.0,
-        operation_s=costs.operation_s if "operation_s" in given else operation_s,
-        operation_rate=costs.operation_rate if "operation_rate" in given else operation_rate,
+        operation_s=ranks * rounds * MESSAGE_S + (max(1.0, ranks / 2) * ISSUE_S if hooked else 0.0),
+        operation_rate=MOVED_RATE * workers / (ranks * rounds),
     )
     return replace(cluster, costs=of_gloo)
 
@@ -490,12 +478,11 @@ def _sharded(cell: Cell, contender: Contender, repeat: int, *, waits: bool, on_h
     job = replace(job, members=tuple(members[module] for (module,) in job.members))
     messages_s = cores_of * (max(shards, workers // shards) - 1) * MESSAGE_S
     issued_s = max(1.0, cores_of / 2) * ISSUE_S if scheduled else 0.0
-    fields = config.model_fields_set
     costs = replace(
         costs,
         latency_s=message_s if scheduled else 0.0,
-        operation_s=costs.operation_s if "operation_s" in fields else messages_s + issued_s,
-        operation_rate=costs.operation_rate if "operation_rate" in fields else MOVED_RATE / cores_of,
+        operation_s=messages_s + issued_s,
+        operation_rate=MOVED_RATE / cores_of,
     )
     options = replace(
         ring.options,

@@ -74,10 +74,9 @@ class Definition:
     """Definition of one policy, in the policy's file.
 
     `summary`: a phrase for tables and help. `build`: makes the policy from an instance of `options` (a dataclass whose
-    fields are made by `option`) and the job's partition size in bytes. `tuned`: the option that `tune` in a config
-    chooses besides the partition size; empty for none. `page`: the policy's page in docs/. `blocks`: how it cuts
-    gradients. A `traced` policy plans with forward times. In a job that waits for its network, only a trace of
-    operations shows these: a PyTorch job traces its first iterations, and a simulation provides a trace
+    fields are made by `option`) and the job's partition size in bytes. `page`: the policy's page in docs/. `blocks`:
+    how it cuts gradients. A `traced` policy plans with forward times. In a job that waits for its network, only a trace
+    of operations shows these: a PyTorch job traces its first iterations, and a simulation provides a trace
     (simulate/grouped.py). `of_graph`: makes the policy from options and the graph of the job's model, as traced in the
     job (Pattern.RECEIVE of models, with transfers in the order of the profile's ids).
 
@@ -89,7 +88,6 @@ class Definition:
     summary: str
     build: Callable[[Any, int], Policy]
     options: type[Any] = NoOptions
-    tuned: str = ""
     page: str = ""
     blocks: Blocks = Blocks.ONE_SIZE
     traced: bool = False

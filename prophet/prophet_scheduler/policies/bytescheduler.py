@@ -24,7 +24,7 @@ class ByteScheduler:
     """Priority with a window: `credit_bytes` may be in flight, so that the wire does not go idle.
 
     The paper tunes credit and partition size by Bayesian optimization over minutes of training. Here both are fixed
-    settings, and an experiment can search for the best (`tune`, algorithms/autotune.py).
+    settings, and a config can try several (configs/sweep-bytescheduler.yaml).
     """
 
     name = "bytescheduler"
@@ -44,7 +44,6 @@ POLICIES = {
         "forward order with a fixed credit",
         lambda options, partition_bytes: ByteScheduler(options.credit_bytes),
         ByteSchedulerOptions,
-        tuned="credit_bytes",
         page="policies/baselines.md",
         servers_only="it only sets the bytes in flight, which an engine of collectives limits by itself; use p3",
     )

@@ -117,21 +117,11 @@ def with_traffic(steps: RateSteps, traffic: Sequence[tuple[float, float, float]]
     return tuple(changed)
 
 
-def compute_scale(
-    workers: int,
-    iterations: int,
-    *,
-    jitter: float = 0.0,
-    stragglers: Mapping[int, float] | None = None,
-    seed: int = 0,
-) -> list[list[float]]:
+def compute_scale(workers: int, iterations: int, *, jitter: float, seed: int = 0) -> list[list[float]]:
     """Return factors of computing times, by worker and iteration.
 
     `jitter` is the standard deviation of their logarithm (0.05 for about 5%): times are skewed to the right, as in
-    measurements. `stragglers` has additional factors by worker, for all its iterations.
+    measurements.
     """
-    drawn = np.exp(np.random.default_rng(seed).normal(0.0, jitter, (workers, iterations)))
-    for worker, factor in (stragglers or {}).items():
-        drawn[worker] *= factor
-    scale: list[list[float]] = drawn.tolist()
+    scale: list[list[float]] = np.exp(np.random.default_rng(seed).normal(0.0, jitter, (workers, iterations))).tolist()
     return scale

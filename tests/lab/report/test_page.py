@@ -82,7 +82,6 @@ def test_nothing_is_fetched_and_all_sections_are_there(record: Path) -> None:
         "Iteration times",
         "What moved when",
         "Blocks and cuts",
-        "Predicted and measured",
         "Waits by layer",
         "Rates",
     ]

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from prophet_scheduler.core.cut import Cut, Segment
 from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.events import EVENT_DTYPE, EventKind, QueueKind
 from prophet_scheduler.lab.records import Results, write_results
 from prophet_scheduler.lab.report import story_of
 from prophet_scheduler.lab.report.from_record import chapter_of, read_rows
+from prophet_scheduler.lab.report.from_run import pair_events
 from prophet_scheduler.lab.report.stories import Chapter, CutInForce, Lap
 from prophet_scheduler.watch.rows import BeginRow, CutRow, IterationsRow, PlanRow, RecordRow
 from prophet_scheduler.watch.status import WorkerName
+from support.fakes import recorded_events, worker_record
 from support.job_records import write_experiment, write_job_record
 from support.results import cell, policy
 
@@ -101,6 +105,27 @@ def test_the_first_iteration_under_a_cut_is_of_both() -> None:
     before, after = Chapter("w", laps=laps, cuts=cuts).compared()
     assert (before.measured_s, before.count) == (1.0, 4)
     assert (after.measured_s, after.count, after.error) == (0.5, 4, 0.0)
+
+
+def test_events_of_a_task_become_one_transfer() -> None:
+    transfers = pair_events(recorded_events(worker_record([1.0] * 5).marks))
+    assert len(transfers) == 6 * 3 * 2, "each gradient once each way an iteration; no broadcast"
+    first = transfers[0]
+    assert (first.gradient, first.queue, first.size_bytes) == (2, QueueKind.PUSH, 1000)
+    assert 0 < first.added_s < first.start_s < first.finish_s
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [(1.0, 0, EventKind.FINISH, 0)],  # it began before the record
+        [(2.0, 1, EventKind.ADD, 0), (2.5, 2, EventKind.ADD, 0), (2.6, 2, EventKind.START, 0)],  # they never ended
+        [(1.0, 1, EventKind.ADD, 0), (1.5, 1, EventKind.START, 0), (9.0, 1, EventKind.FINISH, 50)],  # events were lost
+    ],
+)
+def test_tasks_of_which_a_part_is_unknown_are_left_out(events: list[tuple[float, int, int, int]]) -> None:
+    rows = [(time_s, gradient, 8, 0, QueueKind.PUSH, kind, gap) for time_s, gradient, kind, gap in events]
+    assert pair_events(np.array(rows, EVENT_DTYPE)) == ()
 
 
 def test_an_experiment_is_told_policy_by_policy(tmp_path: Path) -> None:

@@ -236,16 +236,10 @@ def test_a_frame_is_under_way_as_long_as_was_asked_for_and_the_rate_stays(delay_
     with network(nodes) as testbed:
         trip_s = checked(testbed.check_round_trips)["worker0"]
         assert 2 * delay_s <= trip_s <= 2 * delay_s * 1.1 + SLACK_S
-        testbed.relays()
         assert checked(testbed.check) == {
             "worker0 up": pytest.approx(250e6, rel=TOLERANCE),
             "worker0 down": pytest.approx(250e6, rel=TOLERANCE),
         }
-        done = testbed.relays()["worker0"]
-        assert done.dropped == 0 and done.bytes > 2 * 250e6 / 8
-        assert done.bytes / done.frames > 9000, "large frames pass in one piece"
-        assert 0 <= done.late_mean_s <= done.late_p99_s <= done.late_max_s
-        assert testbed.relays()["worker0"].frames < 100, "it counts from the last report"
 
 
 @pytest.mark.netns
@@ -267,10 +261,7 @@ def test_a_relay_outlives_the_programs_and_one_that_ends_is_named(tmp_path: Path
         (process,) = set(in_namespace(Path(testbed._bridge).stat().st_ino)) - {testbed._holder.pid}
         os.kill(process, signal.SIGTERM)
         wait_until(lambda: testbed.fault() is not None)
-        line = "the relay of worker0's link ended with status -15: it said nothing"
-        assert testbed.fault() == line
-        with pytest.raises(UserError, match=line):
-            testbed.relays()
+        assert testbed.fault() == "the relay of worker0's link ended with status -15: it said nothing"
 
 
 @pytest.mark.netns

@@ -22,7 +22,7 @@ from prophet_scheduler.core.events import EVENT_DTYPE, EventKind, QueueKind
 from prophet_scheduler.core.plan import Plan
 from prophet_scheduler.core.settings import Settings
 from prophet_scheduler.lab.records import read_status
-from prophet_scheduler.lab.transfers import pair_events
+from prophet_scheduler.lab.report.from_run import pair_events
 from prophet_scheduler.models.profiles import load_profile
 from prophet_scheduler.watch.status import Predicted
 from support.forks import run_ranks

@@ -53,8 +53,7 @@ def main() -> None:
     network = make_network(spec.model)
     network.initialize(mx.init.Xavier())
     network.hybridize()
-    settings = {"learning_rate": spec.learning_rate, "momentum": 0.9}
-    trainer = exchange.trainer(network, settings)
+    trainer = exchange.trainer(network, {"learning_rate": 0.1, "momentum": 0.9})
     loss_of = mx.gluon.loss.SoftmaxCrossEntropyLoss()
     batch = batches(len(data.images), spec.batch_size, spec.seed + exchange.rank)
     for _ in range(spec.iterations):

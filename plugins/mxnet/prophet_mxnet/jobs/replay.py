@@ -80,7 +80,7 @@ class ReplayNetwork(mx.gluon.Block):  # type: ignore[misc]
 def main() -> None:
     exchange: GluonJobExchange
     spec, recorder, exchange = begin(__doc__)
-    clock = ComputeClock(factor=spec.stragglers.get(f"worker{exchange.rank}", 1.0))
+    clock = ComputeClock()
     network = ReplayNetwork(load_profile(Path(spec.profile)), clock, spec.seed + exchange.rank)
     network.initialize()
     trainer = exchange.trainer(network, {"learning_rate": 1e-3})

@@ -13,6 +13,7 @@ from prophet_scheduler.engines.exchange import GluonJobExchange
 from prophet_scheduler.lab.jobs.common import begin
 from prophet_scheduler.lab.jobs.datasets import random_images
 
+CLASSES = 1000
 MODELS = {"resnet18": vision.resnet18_v1, "resnet50": vision.resnet50_v1}
 
 
@@ -20,14 +21,14 @@ def main() -> None:
     exchange: GluonJobExchange
     spec, recorder, exchange = begin(__doc__)
     seed = spec.seed + exchange.rank
-    batch = random_images(spec.batch_size, spec.image_size, spec.classes, seed)
+    batch = random_images(spec.batch_size, spec.image_size, CLASSES, seed)
     images, labels = (mx.nd.array(part) for part in batch)
     mx.random.seed(spec.seed)
-    network = MODELS[spec.model](classes=spec.classes)
+    network = MODELS[spec.model](classes=CLASSES)
     network.initialize(mx.init.Xavier())
     network.hybridize()
     network(images).wait_to_read()  # determines the shapes
-    trainer = exchange.trainer(network, {"learning_rate": spec.learning_rate, "momentum": 0.9})
+    trainer = exchange.trainer(network, {"learning_rate": 0.01, "momentum": 0.9})
     loss_of = mx.gluon.loss.SoftmaxCrossEntropyLoss()
     for _ in range(spec.iterations):
         recorder.iteration_starts()

@@ -6,15 +6,11 @@ scheduler and servers run `import byteps.server`, and workers run the training s
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from prophet_scheduler.core.settings import PREFIX, SCHEDULER
 from prophet_scheduler.engines import ps_lite
-from prophet_scheduler.engines.byteps.trace import read_trace
 from prophet_scheduler.engines.spec import (
     STOCK,
     EngineSpec,
-    EngineTrace,
     Package,
     PartitionSetting,
     RunNetwork,
@@ -42,15 +38,6 @@ def environment(node: str, network: RunNetwork) -> dict[str, str]:
     }
 
 
-def _traced(iterations: int) -> dict[str, str]:
-    """Return the variables that trace all iterations except the first two, and the last, which writes the trace."""
-    return {
-        "BYTEPS_TRACE_ON": "1",
-        "BYTEPS_TRACE_START_STEP": "3",
-        "BYTEPS_TRACE_END_STEP": str(iterations - 1),
-    }
-
-
 ENGINE = EngineSpec(
     name="byteps",
     words="BytePS",
@@ -72,14 +59,6 @@ ENGINE = EngineSpec(
     hook="prophet_byteps.hook:check_compatibility",
     enable=f"{SCHEDULER}=prophet bpslaunch python train.py",
     faults="prophet_byteps.faults:check_faults",
-    trace=EngineTrace(
-        frameworks=("torch",),  # read_trace expects PyTorch's names
-        switch="BYTEPS_TRACE_ON",
-        folder="BYTEPS_TRACE_DIR",
-        file=Path("0", "comm.json"),  # in a folder named after the local rank, which must exist
-        settings=_traced,
-        read=read_trace,
-    ),
     partition=PartitionSetting("BYTEPS_PARTITION_BYTES", default_bytes=4_096_000),
     simulated=("torch",),
     unsimulated="since the simulator knows BytePS's front end in PyTorch; leave out framework: mxnet",

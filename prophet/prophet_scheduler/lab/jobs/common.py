@@ -19,19 +19,12 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from prophet_scheduler.lab.jobs.record import (
-    Convergence,
-    Mark,
-    Spec,
-    WorkerRecord,
-    progress_path,
-    read_spec,
-    write_record,
-)
+from prophet_scheduler.lab.job_config import JOB
+from prophet_scheduler.lab.jobs.record import Convergence, Mark, WorkerRecord, progress_path, write_record
 
 
-def begin(description: str | None) -> tuple[Spec, Recorder, Any]:
-    """Parse the command line; return the job's spec, the recorder of its result, and the exchange that moves gradients.
+def begin(description: str | None) -> tuple[Any, Recorder, Any]:
+    """Parse the command line; return the job (job_config.py), the recorder of its result, and what moves its gradients.
 
     The exchange implements the protocol of engines/exchange.py for the script's framework. On a mistake, print one line
     and exit with status 2.
@@ -44,11 +37,11 @@ def begin(description: str | None) -> tuple[Spec, Recorder, Any]:
     )
     options = parser.parse_args()
     try:
-        spec = read_spec(options.spec)
-    except (OSError, ValueError, TypeError) as error:
+        job = JOB.validate_json(options.spec.read_bytes())
+    except (OSError, ValueError) as error:
         parser.error(f"argument --spec: {options.spec}: {error}")
-    compression = {} if spec.compression == "none" else {"compression": spec.compression}
-    return spec, Recorder(options.out), options.exchange(**compression)
+    compression = {} if job.compression == "none" else {"compression": job.compression}
+    return job, Recorder(options.out), options.exchange(**compression)
 
 
 def _exchange(path: str) -> Callable[[], Any]:

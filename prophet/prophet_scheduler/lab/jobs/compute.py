@@ -24,9 +24,7 @@ class ComputeClock:
         self,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        factor: float = 1.0,
     ) -> None:
-        self._factor = factor
         self._now = now
         self._sleep = sleep
         self._due = 0.0
@@ -42,7 +40,7 @@ class ComputeClock:
 
     def forward(self, duration_s: float) -> None:
         self._count_waiting(self._called)
-        self._due += self._now() - self._called + duration_s * self._factor
+        self._due += self._now() - self._called + duration_s
         self._sleep_until_due()
 
     def begin_backward(self) -> None:
@@ -50,7 +48,7 @@ class ComputeClock:
 
     def backward_until(self, generation_s: float) -> None:
         self._count_waiting(self._now())
-        self._due = self._backward + generation_s * self._factor
+        self._due = self._backward + generation_s
         self._sleep_until_due()
 
     def _sleep_until_due(self) -> None:

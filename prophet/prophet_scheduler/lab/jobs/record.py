@@ -1,4 +1,4 @@
-"""Files that the runner and a job exchange: spec.json and, beside it, each worker's result.
+"""File that a job leaves for the runner: each worker's result.
 
 Rule of this file: immutable values and their JSON, for any framework; it imports only packages that every training
 script has. The runner validates the results (lab/records.py). Times are seconds on the monotonic clock.
@@ -9,50 +9,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from prophet_scheduler.core.files import parse_json, read_text, write_whole
+from prophet_scheduler.core.files import write_whole
 
 
 def progress_path(out: Path) -> Path:
     """Return the path of the progress file beside a job's result; it gains one line per iteration."""
     return out.with_suffix(".progress")
-
-
-@dataclass(frozen=True)
-class Spec:
-    """Part of a config's `job` for a script (lab/job_config.py). Fields unused by its kind of job are empty."""
-
-    iterations: int
-    seed: int
-    batch_size: int
-    model: str = ""
-    learning_rate: float = 0.0
-    image_size: int = 0
-    classes: int = 0
-    rising: int = 0
-    clip_norm: float = 0.0
-    compile: str = "no"
-    compile_backend: str = ""
-    profile: str = ""
-    """File of the profile to replay."""
-    stragglers: dict[str, float] = field(default_factory=dict)
-    compression: str = "none"
-    features: int = 0
-    compute_s: float = 0.0
-    slow_chance: float = 0.0
-    slow_factor: float = 1.0
-    delay_constant: float = 0.0
-
-
-def read_spec(path: Path) -> Spec:
-    """Return the part of the runner's spec.json that scripts use; the file also has the config's other keys.
-
-    Raises OSError, ValueError if it is not JSON, or TypeError if it is not a mapping or lacks a key.
-    """
-    raw = parse_json(read_text(path))
-    return Spec(**{field.name: raw[field.name] for field in dataclasses.fields(Spec) if field.name in raw})
 
 
 @dataclass(frozen=True)

@@ -148,24 +148,6 @@ def transfer_chart(chapter: Chapter, moment: Moment) -> Figure:
     return figure
 
 
-def block_chart(chapters: Sequence[Chapter]) -> Figure | None:
-    """Draw the smallest and largest block size of each cut that was used."""
-    shown = _coloured(chapters, lambda chapter: chapter.cuts)
-    if not shown:
-        return None
-    figure = _figure(SECONDS, "block (KiB)", 260, y_axis={"type": "log"})
-    for colour, chapter in shown:
-        last_s = max([chapter.cuts[-1].from_s, *(lap.end_s for lap in chapter.laps[-1:])])
-        times = [*(cut.from_s for cut in chapter.cuts), last_s]
-        reasons = [*(cut.reason for cut in chapter.cuts), ""]
-        for end, name, dash in ((0, "smallest", "dot"), (1, "largest", "solid")):
-            sizes = [cut.sizes[end] / 1024 for cut in chapter.cuts]
-            look = {"mode": "lines+markers", "line": {"shape": "hv", "dash": dash, "color": colour}, "text": reasons}
-            hover = "%{y:.0f} KiB from %{x:.2f} s %{text}"
-            _line(figure, f"{chapter.name}, {name}", times, [*sizes, sizes[-1]], hover, **look)
-    return figure
-
-
 def wait_chart(chapters: Sequence[Chapter], field: str, title: str) -> Figure | None:
     """Draw the longest waits, by gradient; `field` is `waited_s` (by the program) or `queued_s` (for the wire)."""
     shown = _coloured(chapters, lambda chapter: getattr(chapter, field))
@@ -219,21 +201,4 @@ def busy_chart(chapters: Sequence[Chapter]) -> Figure | None:
         times = [(row.from_s + row.until_s) / 2 for row in rows]
         shares = [100 * min(1.0, row.sending_s / (row.until_s - row.from_s)) for row in rows]
         _line(figure, chapter.name, times, shares, "%{y:.0f}% at %{x:.2f} s", line={"width": 1.5, "color": colour})
-    return figure
-
-
-def prediction_chart(chapters: Sequence[Chapter]) -> Figure | None:
-    """Draw predicted and measured iteration times of each cut that has both."""
-    predicted, measured = {}, {}
-    for chapter in chapters:
-        for cut in chapter.compared():
-            if cut.predicted_s is not None and cut.measured_s is not None:
-                label = f"{chapter.name}, from {cut.from_s:.1f} s"
-                predicted[label], measured[label] = cut.predicted_s * 1e3, cut.measured_s * 1e3
-    if not predicted:
-        return None
-    height = 140 + 40 * len(predicted)
-    figure = _figure("iteration (ms)", height=height, x_axis=TO_ZERO, y_axis=DOWNWARDS, barmode="group")
-    _bars(figure, "predicted", predicted, PULL, "predicted: %{x:.4g} ms")
-    _bars(figure, "measured", measured, PUSH, "measured: %{x:.4g} ms")
     return figure

@@ -11,7 +11,10 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
+
+from numpy.typing import NDArray
 
 from prophet_scheduler.core.event_record import load_events
 from prophet_scheduler.core.events import QueueKind, name_of
@@ -20,8 +23,8 @@ from prophet_scheduler.lab.jobs.record import Mark
 from prophet_scheduler.lab.records import RESULTS_FILE, CellResult, read_results, read_status, read_worker
 from prophet_scheduler.lab.report.stories import Chapter, CutInForce, Lap, Moment, Story
 from prophet_scheduler.lab.results_view import describe_narrow_link, describe_setting
-from prophet_scheduler.lab.runs import EVENTS_FILE, STATUS_FILE
-from prophet_scheduler.lab.transfers import WORKER, RecordedRun, pair_events, turnarounds
+from prophet_scheduler.lab.runs import EVENTS_FILE, STATUS_FILE, WORKER
+from prophet_scheduler.watch.meter import Meter
 from prophet_scheduler.watch.rows import RatesRow
 
 SHOWN_ITERATIONS = 3
@@ -73,12 +76,12 @@ def _chapter(label: str, run: Path, cell: CellResult, policy: str) -> Chapter:
     since_s = 0.0 if status.last_recut_s is None else max(0.0, status.last_recut_s - zero)  # earlier cuts are unknown
     # Engines that use collectives have only pushes.
     all_reduce = not any(transfer.queue is QueueKind.PULL for transfer in transfers)
-    recorded = RecordedRun(policy, transfers, tuple(worker.marks), status.arena, all_reduce)
-    judged = max(1, len(worker.iteration_s) // 2)  # iterations at the end of the run
-    queued_s = {
-        name_of(way.gradient, status.arena): way.wait_s
-        for way in turnarounds(recorded, max(0, len(worker.marks) - 1 - judged))
-    }
+    rests_s = max(zero + since_s, worker.marks[len(worker.marks) // 2].start)
+    waits_s: dict[int, list[float]] = {}
+    for each in transfers:
+        if each.queue is QueueKind.PUSH and each.added_s >= rests_s:
+            waits_s.setdefault(each.gradient, []).append(each.start_s - each.added_s)
+    queued_s = {name_of(gradient, status.arena): median(waits_s[gradient]) for gradient in sorted(waits_s)}
     return Chapter(
         label,
         laps,
@@ -91,6 +94,14 @@ def _chapter(label: str, run: Path, cell: CellResult, policy: str) -> Chapter:
         all_reduce=all_reduce,
         arms=status.arms,
         notes=[f"a block size was refused: {why}" for why in status.refused],
+    )
+
+
+def pair_events(events: NDArray[Any]) -> tuple[Transfer, ...]:
+    """Pair the events of each task (EVENT_DTYPE, by time) into transfers, leaving out unfinished tasks."""
+    return tuple(
+        Transfer(gradient, partition, size, QueueKind(queue), *times_s)
+        for gradient, partition, queue, size, *times_s in Meter().pair(events).tolist()
     )
 
 

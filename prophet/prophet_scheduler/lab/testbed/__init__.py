@@ -5,8 +5,7 @@ Needs root or user namespaces.
 
 from __future__ import annotations
 
-from .delay import RelayReport
 from .namespaces import reexec_in_user_namespace, require_namespaces
 from .testbed import NodeSpec, Testbed
 
-__all__ = ["NodeSpec", "RelayReport", "Testbed", "reexec_in_user_namespace", "require_namespaces"]
+__all__ = ["NodeSpec", "Testbed", "reexec_in_user_namespace", "require_namespaces"]

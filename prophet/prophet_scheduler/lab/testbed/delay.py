@@ -8,11 +8,8 @@ follows the token bucket, as a long wire follows the card that feeds it.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 import subprocess
-from dataclasses import dataclass
 
 from prophet_scheduler.core.errors import UserError
 
@@ -27,24 +24,6 @@ SLACK_S = 0.0005
 
 FAST_BPS = 10e9
 """Rate assumed, when sizing buffers, for a link with a delay but without shaping."""
-
-
-@dataclass(frozen=True)
-class RelayReport:
-    """Report of a relay on the time since its previous report; times are seconds.
-
-    `late_...` is the lateness of sent frames. `dropped` frames found a full buffer. `realtime` is True if the relay has
-    priority over all other programs on the machine.
-    """
-
-    frames: int
-    bytes: int
-    dropped: int
-    late_mean_s: float
-    late_p99_s: float
-    late_max_s: float
-    cpu_s: float
-    realtime: bool
 
 
 def check_delay(node: str, delay_s: float | None) -> None:
@@ -87,44 +66,24 @@ class Relay:
             text=True,
             start_new_session=True,
         )
-        assert self._process.stdin and self._process.stdout and self._process.stderr
-        self._in, self._out, self._errors = self._process.stdin, self._process.stdout, self._process.stderr
-        if self._out.readline() != "ready\n":
-            reason = _last_line(self._errors.read())
-            self.close()
-            raise UserError(f"the link of {node} cannot be delayed: {reason}")
+        assert self._process.stdout
+        if self._process.stdout.readline() != "ready\n":
+            raise UserError(f"the link of {node} cannot be delayed: {_last_line(self._process.communicate()[1])}")
 
     def fault(self) -> str | None:
         """Reason, in one line, why frames no longer pass; None while they do."""
         status = self._process.poll()
         if status is not None and self._fault is None:
-            words = _last_line(self._errors.read())
+            words = _last_line(self._process.communicate()[1])
             self._fault = f"the relay of {self._node}'s link ended with status {status}: {words}"
         return self._fault
 
-    def report(self) -> RelayReport:
-        """Return a report on the time since the previous one. Raises UserError if the relay has exited."""
-        try:
-            self._in.write("\n")
-            self._in.flush()
-            line = self._out.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            self._process.wait(PATIENCE_S)
-            raise UserError(self.fault() or f"the relay of {self._node}'s link does not answer")
-        return RelayReport(**json.loads(line))
-
     def close(self) -> None:
-        with contextlib.suppress(BrokenPipeError):  # the relay exited before it read a request
-            self._in.close()  # makes the relay exit
         try:
-            self._process.wait(PATIENCE_S)
+            self._process.communicate(timeout=PATIENCE_S)  # closes standard input, which makes the relay exit
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
-        self._out.close()
-        self._errors.close()
+            self._process.communicate()
 
 
 def _last_line(text: str) -> str:

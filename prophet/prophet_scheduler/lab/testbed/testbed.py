@@ -25,7 +25,7 @@ from typing_extensions import Self
 
 from prophet_scheduler.core.errors import UserError
 
-from .delay import SLACK_S, Relay, RelayReport, check_delay, tcp_buffer_bytes
+from .delay import SLACK_S, Relay, check_delay, tcp_buffer_bytes
 from .namespaces import launcher
 from .network import BRIDGE, INSIDE, make_bridge, plug_in, require_tools, set_passing, shape
 from .shaping import check_bandwidth
@@ -172,10 +172,6 @@ class Testbed:
         faults = (relay.fault() for relay in self._relays.values())
         ended = (node for node, senders in self._traffic_of.items() if any(s.poll() is not None for s in senders))
         return next(filter(None, faults), None) or next((f"the traffic at {node} ended" for node in ended), None)
-
-    def relays(self) -> dict[str, RelayReport]:
-        """Return each delayed node's relay report since the last call. Raises UserError if a relay has exited."""
-        return {node: relay.report() for node, relay in self._relays.items()}
 
     def set_bandwidth(self, node: str, bandwidth_bps: float | None) -> None:
         """Change the rate of the node's link, both ways, in bits per second; None lifts the limit."""

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from prophet_scheduler.engines.exchange import TorchJobExchange
+from prophet_scheduler.lab.job_config import DigitsJob
 from prophet_scheduler.lab.jobs.common import Recorder
 from prophet_scheduler.lab.jobs.datasets import batches, digits
 from prophet_scheduler.lab.jobs.pytorch.training import accuracy, run, train
-from prophet_scheduler.lab.jobs.record import Spec
 
 
 def make_model(kind: str) -> nn.Module:
@@ -40,12 +40,12 @@ def make_model(kind: str) -> nn.Module:
     )
 
 
-def job(spec: Spec, exchange: TorchJobExchange, recorder: Recorder) -> tuple[nn.Module, float]:
+def job(spec: DigitsJob, exchange: TorchJobExchange, recorder: Recorder) -> tuple[nn.Module, float]:
     data = digits(exchange.rank, exchange.size)
     images, labels = torch.from_numpy(data.images), torch.from_numpy(data.labels)
     torch.manual_seed(spec.seed)
     model = make_model(spec.model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=spec.learning_rate, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     batch = batches(len(images), spec.batch_size, spec.seed + exchange.rank)
 
     def loss_of(called: Any, iteration: int) -> torch.Tensor:

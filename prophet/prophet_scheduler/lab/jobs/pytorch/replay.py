@@ -15,10 +15,10 @@ import torch
 
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.engines.exchange import TorchJobExchange
+from prophet_scheduler.lab.job_config import ReplayJob
 from prophet_scheduler.lab.jobs.common import Recorder
 from prophet_scheduler.lab.jobs.compute import ComputeClock
 from prophet_scheduler.lab.jobs.pytorch.training import run, train
-from prophet_scheduler.lab.jobs.record import Spec
 from prophet_scheduler.models.profiles import load_profile
 
 
@@ -70,8 +70,8 @@ class ReplayModel(torch.nn.Module):
         return flow
 
 
-def job(spec: Spec, exchange: TorchJobExchange, recorder: Recorder) -> tuple[ReplayModel, None]:
-    clock = ComputeClock(factor=spec.stragglers.get(f"worker{exchange.rank}", 1.0))
+def job(spec: ReplayJob, exchange: TorchJobExchange, recorder: Recorder) -> tuple[ReplayModel, None]:
+    clock = ComputeClock()
     noise = torch.Generator().manual_seed(spec.seed + exchange.rank)
     model = ReplayModel(load_profile(Path(spec.profile)), clock, noise)
 
@@ -81,7 +81,7 @@ def job(spec: Spec, exchange: TorchJobExchange, recorder: Recorder) -> tuple[Rep
         clock.begin_backward()
         return flow
 
-    train(spec, exchange, recorder, model, torch.optim.SGD(model.parameters(), lr=1e-3), loss_of)
+    train(spec, exchange, recorder, model, torch.optim.SGD(model.parameters(), lr=1e-3), loss_of, spec.clip_norm)
     return model, None
 
 

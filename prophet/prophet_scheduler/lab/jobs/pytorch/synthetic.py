@@ -13,12 +13,13 @@ import torch
 from torch import nn
 
 from prophet_scheduler.engines.exchange import TorchJobExchange
+from prophet_scheduler.lab.job_config import SyntheticJob
 from prophet_scheduler.lab.jobs.common import Recorder
 from prophet_scheduler.lab.jobs.datasets import random_images
 from prophet_scheduler.lab.jobs.pytorch.training import run, train
-from prophet_scheduler.lab.jobs.record import Spec
 
 STAGES = {"resnet18": (2, 2, 2, 2), "resnet50": (3, 4, 6, 3)}
+CLASSES = 1000
 EXPANSION = {"resnet18": 1, "resnet50": 4}
 """Output channels of a block, as a multiple of the channels of its 3x3 convolutions."""
 
@@ -49,7 +50,7 @@ def convolution(inputs: int, outputs: int, size: int, stride: int) -> nn.Conv2d:
     return nn.Conv2d(inputs, outputs, size, stride, padding=size // 2, bias=False)
 
 
-def make_resnet(model: str, classes: int) -> nn.Module:
+def make_resnet(model: str) -> nn.Module:
     """Return `resnet18` or `resnet50`, for images [n, 3, height, width] with sides of at least 32 pixels."""
     expansion = EXPANSION[model]
     layers: list[nn.Module] = [convolution(3, 64, 7, 2), nn.BatchNorm2d(64), nn.ReLU()]
@@ -61,16 +62,16 @@ def make_resnet(model: str, classes: int) -> nn.Module:
             stride = 2 if stage > 0 and block == 0 else 1
             layers.append(ResidualBlock(channels, width, stride, expansion))
             channels = width * expansion
-    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)]
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, CLASSES)]
     return nn.Sequential(*layers)
 
 
-def job(spec: Spec, exchange: TorchJobExchange, recorder: Recorder) -> tuple[nn.Module, None]:
-    batch = random_images(spec.batch_size, spec.image_size, spec.classes, spec.seed + exchange.rank)
+def job(spec: SyntheticJob, exchange: TorchJobExchange, recorder: Recorder) -> tuple[nn.Module, None]:
+    batch = random_images(spec.batch_size, spec.image_size, CLASSES, spec.seed + exchange.rank)
     images, labels = (torch.from_numpy(part) for part in batch)
     torch.manual_seed(spec.seed)
-    model = make_resnet(spec.model, spec.classes)
-    optimizer = torch.optim.SGD(model.parameters(), lr=spec.learning_rate, momentum=0.9)
+    model = make_resnet(spec.model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     cross_entropy = nn.functional.cross_entropy
     train(spec, exchange, recorder, model, optimizer, lambda called, _: cross_entropy(called(images), labels))
     return model, None

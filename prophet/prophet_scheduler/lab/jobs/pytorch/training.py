@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from prophet_scheduler.engines.exchange import TorchJobExchange
+from prophet_scheduler.lab.job_config import JobConfig
 from prophet_scheduler.lab.jobs.common import Recorder, begin, weights_sha256
-from prophet_scheduler.lab.jobs.record import Spec
 
 
 def model_record(model: torch.nn.Module) -> tuple[dict[str, int], str]:
@@ -33,15 +33,16 @@ def accuracy(model: torch.nn.Module, inputs: torch.Tensor, labels: torch.Tensor)
 
 
 def train(
-    spec: Spec,
+    spec: JobConfig,
     exchange: TorchJobExchange,
     recorder: Recorder,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     loss_of: Callable[[Any, int], torch.Tensor],
+    clip_norm: float = 0.0,
     schedule_of: Callable[[Any], Any] | None = None,
 ) -> None:
-    """Train `model` for `spec.iterations`, with gradient clipping if the spec asks for it.
+    """Train `model` for `spec.iterations`, clipped by the norm of all gradients if `clip_norm` is above 0.
 
     `loss_of` gets the model as wrapped by the exchange, and the iteration's number, from 0. `schedule_of` returns a
     learning-rate schedule for the wrapped optimizer.
@@ -55,9 +56,9 @@ def train(
         recorder.backward_starts()
         loss.backward()  # type: ignore[no-untyped-call]
         recorder.backward_ends()
-        if spec.clip_norm:
+        if clip_norm:
             with exchange.averaged(wrapped):
-                torch.nn.utils.clip_grad_norm_(model.parameters(), spec.clip_norm)
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
                 wrapped.step()
         else:
             wrapped.step()
@@ -68,7 +69,7 @@ def train(
 
 def run(
     description: str | None,
-    job: Callable[[Spec, TorchJobExchange, Recorder], tuple[torch.nn.Module, float | None]],
+    job: Callable[[Any, TorchJobExchange, Recorder], tuple[torch.nn.Module, float | None]],
     deterministic: bool = True,
 ) -> None:
     """Run a script: `job` trains, then returns the model and its accuracy (None if it is not tested)."""

@@ -14,15 +14,17 @@ import torch
 from torch import nn
 
 from prophet_scheduler.engines.exchange import TorchJobExchange
+from prophet_scheduler.lab.job_config import TransformerJob
 from prophet_scheduler.lab.jobs.common import Recorder
 from prophet_scheduler.lab.jobs.datasets import text
 from prophet_scheduler.lab.jobs.pytorch.training import accuracy, run, train
-from prophet_scheduler.lab.jobs.record import Spec
 
 LENGTH = 32
 """Number of input words per sentence; the model predicts the next word after each."""
 SHAPES = {"small": (2, 128, 256), "medium": (4, 256, 1000)}
 """(layers, width, vocabulary)."""
+LEARNING_RATE, RISING = 0.003, 10
+"""Peak learning rate, and the number of iterations in which it rises."""
 WEIGHT_DECAY = 0.01
 TEST_SENTENCES = 64
 TEST_SEED = 1_000_000
@@ -62,16 +64,16 @@ def make_model(kind: str) -> Transformer:
     return Transformer(*SHAPES[kind])
 
 
-def compile_model(model: Transformer, what: str, backend: str) -> None:
+def compile_model(model: Transformer, what: str) -> None:
     """Apply torch.compile to each layer (`blocks`), to the whole model (`whole`), or not at all (`no`)."""
     if what == "whole":
-        model.compile(backend=backend)
+        model.compile()
     elif what == "blocks":
         for layer in model.layers.layers:
-            layer.compile(backend=backend)
+            layer.compile()
 
 
-def make_optimizer(model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
+def make_optimizer(model: nn.Module, learning_rate: float = LEARNING_RATE) -> torch.optim.Optimizer:
     """Return AdamW without weight decay for norms and biases."""
     decayed = [param for param in model.parameters() if param.dim() > 1]
     others = [param for param in model.parameters() if param.dim() <= 1]
@@ -79,10 +81,10 @@ def make_optimizer(model: nn.Module, learning_rate: float) -> torch.optim.Optimi
     return torch.optim.AdamW(groups, lr=learning_rate)
 
 
-def rate_of(step: int, rising: int) -> float:
+def rate_of(step: int) -> float:
     """Return the share of the peak learning rate at a step, from 0 (Vaswani et al. 2017, section 5.3)."""
     number = step + 1
-    return min(number / rising, math.sqrt(rising / number))
+    return min(number / RISING, math.sqrt(RISING / number))
 
 
 def loss_of(model: nn.Module, sentences: torch.Tensor) -> torch.Tensor:
@@ -91,21 +93,21 @@ def loss_of(model: nn.Module, sentences: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(said.flatten(0, 1), sentences[:, 1:].flatten())
 
 
-def job(spec: Spec, exchange: TorchJobExchange, recorder: Recorder) -> tuple[Transformer, float]:
+def job(spec: TransformerJob, exchange: TorchJobExchange, recorder: Recorder) -> tuple[Transformer, float]:
     vocabulary = SHAPES[spec.model][2]
     seed = (spec.seed * exchange.size + exchange.rank) * spec.iterations
     torch.manual_seed(spec.seed)
     model = make_model(spec.model)
-    compile_model(model, spec.compile, spec.compile_backend)
+    compile_model(model, spec.compile)
 
     def loss(called: nn.Module, iteration: int) -> torch.Tensor:
         return loss_of(called, torch.from_numpy(text(spec.batch_size, LENGTH + 1, vocabulary, seed + iteration)))
 
     def schedule_of(optimizer: Any) -> Any:
-        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_of(step, spec.rising))
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, rate_of)
 
-    optimizer = make_optimizer(model, spec.learning_rate)
-    train(spec, exchange, recorder, model, optimizer, loss, schedule_of)
+    optimizer = make_optimizer(model)
+    train(spec, exchange, recorder, model, optimizer, loss, spec.clip_norm, schedule_of)
     sentences = torch.from_numpy(text(TEST_SENTENCES, LENGTH + 1, vocabulary, TEST_SEED))
     return model, accuracy(model, sentences[:, :-1], sentences[:, 1:])
 

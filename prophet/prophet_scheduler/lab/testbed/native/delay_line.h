@@ -5,7 +5,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -17,7 +16,7 @@ namespace prophet {
 
 // Largest piece that segmentation offload hands over, with Ethernet and virtio headers.
 inline constexpr size_t kFrameBytes = 65536 + 256;
-// 20 ms of 9,000-byte frames at 14 Gbit/s, or 270 MB of the largest frames. More frames are dropped and counted.
+// 20 ms of 9,000-byte frames at 14 Gbit/s, or 270 MB of the largest frames. More frames are dropped.
 inline constexpr size_t kMostFrames = 4096;
 
 using Buffer = std::unique_ptr<char[]>;
@@ -68,40 +67,6 @@ class DelayLine {
   int64_t last_due_ns_ = 0;
   std::deque<Frame> waiting_;
   std::vector<Buffer> spare_;
-};
-
-// Lateness of sent frames: exact mean and maximum, percentiles rounded up to a power of about the square root of two.
-class Lateness {
- public:
-  void add(int64_t late_ns) {
-    ++count_;
-    sum_ns_ += late_ns;
-    max_ns_ = std::max(max_ns_, late_ns);
-    size_t bin = 0;
-    for (int64_t bound = kFirst_ns; bin + 1 < bins_.size() && late_ns > bound; bound = next(bound)) ++bin;
-    ++bins_[bin];
-  }
-  uint64_t count() const { return count_; }
-  int64_t max_ns() const { return max_ns_; }
-  int64_t mean_ns() const { return count_ == 0 ? 0 : sum_ns_ / static_cast<int64_t>(count_); }
-  // Upper bound on the lateness of this share of all frames.
-  int64_t percentile_ns(double share) const {
-    uint64_t seen = 0;
-    int64_t bound = kFirst_ns;
-    for (size_t bin = 0; bin < bins_.size(); ++bin, bound = next(bound)) {
-      seen += bins_[bin];
-      if (static_cast<double>(seen) >= share * static_cast<double>(count_)) return std::min(bound, max_ns_);
-    }
-    return max_ns_;
-  }
-
- private:
-  static constexpr int64_t kFirst_ns = 1000;
-  static int64_t next(int64_t bound) { return bound + bound * 53 / 128; }
-
-  std::array<uint64_t, 48> bins_{};  // up to 12 s
-  uint64_t count_ = 0;
-  int64_t sum_ns_ = 0, max_ns_ = 0;
 };
 
 }  // namespace prophet

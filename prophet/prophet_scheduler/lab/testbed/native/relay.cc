@@ -1,7 +1,7 @@
 // The delay of a link: receives Ethernet frames on either of two interfaces and sends them from the other, a fixed time
 // after their arrival.
 //
-// Rule of this file: sockets, the clock and the counters; delay_line.h has the waiting frames.
+// Rule of this file: sockets and the clock; delay_line.h has the waiting frames.
 //
 // The relay has packet sockets on the ends of two veth pairs, so it needs only CAP_NET_RAW in the network namespace.
 // Frames keep their virtio headers (PACKET_VNET_HDR): large frames of segmentation offload and frames whose checksum is
@@ -10,9 +10,8 @@
 // The delay counts from the kernel's arrival timestamp (SO_TIMESTAMPNS), so waking up late costs nothing if the frame
 // is not due yet. The relay waits in ppoll without timer slack and never busy-polls.
 //
-// The owner controls the relay through standard input: a byte requests a line of JSON about the time since the last
-// one. When standard input closes, the relay exits, so it cannot outlive its owner. It also exits, with a line on
-// standard error, if it cannot pass on a frame unchanged: a link that changes frames is worse than none.
+// When standard input closes, the relay exits, so it cannot outlive its owner. It also exits, with a line on standard
+// error, if it cannot pass on a frame unchanged: a link that changes frames is worse than none.
 #include <arpa/inet.h>
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
@@ -22,7 +21,6 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -44,13 +42,11 @@ using prophet::Buffer;
 using prophet::DelayLine;
 using prophet::Frame;
 using prophet::kFrameBytes;
-using prophet::Lateness;
 
 constexpr size_t kBatch = 32;               // frames per system call
 constexpr int kSocketBytes = 64 << 20;      // for frames that arrive while the relay waits for a CPU
 constexpr int64_t kSecond_ns = 1000000000;  // nanoseconds
 constexpr int kNoError = 0;
-constexpr size_t kVirtioHeaderBytes = 10;  // struct virtio_net_hdr, whose header file is not C++
 
 [[noreturn]] void fail(const std::string& what, int error = errno) {
   throw std::runtime_error(error == kNoError ? what : what + ": " + std::strerror(error));
@@ -99,22 +95,9 @@ class End {
   int fd() const { return fd_; }
   const std::string& interface() const { return interface_; }
 
-  // Number of frames since the last call that the kernel dropped because the socket was full.
-  uint64_t dropped() {
-    tpacket_stats counts{};
-    socklen_t size = sizeof counts;
-    if (getsockopt(fd_, SOL_PACKET, PACKET_STATISTICS, &counts, &size) != 0) fail("PACKET_STATISTICS");
-    return counts.tp_drops;
-  }
-
  private:
   const std::string interface_;
   const int fd_;
-};
-
-struct Counts {
-  uint64_t bytes = 0, dropped = 0;
-  Lateness late;
 };
 
 // One direction.
@@ -127,7 +110,7 @@ class Way {
   int64_t next_due_ns() const { return line_.next_due_ns(); }
 
   // Receives at most one batch of frames, to let the other direction proceed; ppoll returns at once for the rest.
-  void receive(Counts& counts) {
+  void receive() {
     std::array<mmsghdr, kBatch> messages{};
     std::array<iovec, kBatch> parts;
     for (size_t place = 0; place < kBatch; ++place) {
@@ -148,10 +131,7 @@ class Way {
     for (int place = 0; place < came; ++place) {
       if (messages[place].msg_hdr.msg_flags & MSG_TRUNC)
         fail("a frame above 64 KiB from " + from_.interface(), kNoError);
-      if (line_.full()) {
-        ++counts.dropped;
-        continue;
-      }
+      if (line_.full()) continue;  // drop the frame, as a full switch would
       // The wall clock may have been set in between, so bound the timestamp: not in the future, at most a second old.
       const int64_t stamp_ns = stamp(messages[place].msg_hdr) + offset_ns;
       const int64_t arrived_ns = std::clamp(stamp_ns, now_ns - kSecond_ns, now_ns);
@@ -160,7 +140,7 @@ class Way {
     }
   }
 
-  void send_due(Counts& counts) {
+  void send_due() {
     while (const size_t due = line_.due(clock_ns(CLOCK_MONOTONIC), kBatch)) {
       std::array<mmsghdr, kBatch> messages{};
       std::array<iovec, kBatch> parts;
@@ -173,20 +153,14 @@ class Way {
       const int gone = sendmmsg(to_.fd(), messages.data(), static_cast<unsigned>(due), 0);
       if (gone < 0) {
         if (errno == EINTR) continue;
-        // The far end's buffer is full: drop the frame, as a full switch would.
+        // If the far end's buffer is full, drop the frame too.
         if (errno != ENOBUFS) {
           fail("sending " + std::to_string(line_.frame(0).size) + " bytes to " + to_.interface());
         }
-        ++counts.dropped;
         line_.remove_first();
         continue;
       }
-      const int64_t now_ns = clock_ns(CLOCK_MONOTONIC);
-      for (int place = 0; place < gone; ++place) {
-        counts.late.add(now_ns - line_.frame(0).due_ns);
-        counts.bytes += line_.frame(0).size - kVirtioHeaderBytes;
-        line_.remove_first();
-      }
+      for (int place = 0; place < gone; ++place) line_.remove_first();
     }
   }
 
@@ -213,45 +187,19 @@ class Way {
   std::array<Slot, kBatch> slots_;
 };
 
-// Takes real-time priority, since a network card does not wait either; if not allowed, raises priority, returns false.
-bool take_precedence() {
+// Takes real-time priority, since a network card does not wait either, or the highest other priority if not allowed.
+void take_precedence() {
   prctl(PR_SET_TIMERSLACK, 1);
   sched_param first{};
   first.sched_priority = 1;
-  if (sched_setscheduler(0, SCHED_RR, &first) == 0) return true;
-  setpriority(PRIO_PROCESS, 0, -20);
-  return false;
-}
-
-double processor_s() {
-  rusage used{};
-  getrusage(RUSAGE_SELF, &used);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
-  };
-  return seconds(used.ru_utime) + seconds(used.ru_stime);
-}
-
-void report(Counts& counts, bool first, double cpu_s) {
-  const Lateness& late = counts.late;
-  std::printf(
-      "{\"frames\": %llu, \"bytes\": %llu, \"dropped\": %llu, \"late_mean_s\": %.9f, \"late_p99_s\": %.9f, "
-      "\"late_max_s\": %.9f, \"cpu_s\": %.6f, \"realtime\": %s}\n",
-      static_cast<unsigned long long>(late.count()), static_cast<unsigned long long>(counts.bytes),
-      static_cast<unsigned long long>(counts.dropped), 1e-9 * static_cast<double>(late.mean_ns()),
-      1e-9 * static_cast<double>(late.percentile_ns(0.99)), 1e-9 * static_cast<double>(late.max_ns()), cpu_s,
-      first ? "true" : "false");
-  std::fflush(stdout);
-  counts = Counts{};
+  if (sched_setscheduler(0, SCHED_RR, &first) != 0) setpriority(PRIO_PROCESS, 0, -20);
 }
 
 void relay(const char* near, const char* far, double delay_s) {
   const int64_t delay_ns = std::llround(delay_s * static_cast<double>(kSecond_ns));
   End left(near), right(far);
   Way there(left, right, delay_ns), back(right, left, delay_ns);
-  const bool first = take_precedence();
-  Counts counts;
-  double reported_cpu_s = processor_s();
+  take_precedence();
   std::puts("ready");
   std::fflush(stdout);
   while (true) {
@@ -266,18 +214,11 @@ void relay(const char* near, const char* far, double delay_s) {
       if (errno != EINTR) fail("ppoll");
       continue;
     }
-    if (waits[0].revents != 0) there.receive(counts);
-    if (waits[1].revents != 0) back.receive(counts);
-    there.send_due(counts);
-    back.send_due(counts);
-    if (waits[2].revents != 0) {
-      char asked;
-      if (read(STDIN_FILENO, &asked, 1) <= 0) return;
-      counts.dropped += left.dropped() + right.dropped();
-      const double cpu_s = processor_s();
-      report(counts, first, cpu_s - reported_cpu_s);
-      reported_cpu_s = cpu_s;
-    }
+    if (waits[0].revents != 0) there.receive();
+    if (waits[1].revents != 0) back.receive();
+    there.send_due();
+    back.send_due();
+    if (waits[2].revents != 0) return;
   }
 }
 
