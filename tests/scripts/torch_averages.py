@@ -6,7 +6,7 @@ import io
 import byteps.torch as bps
 import torch
 from torch import nn
-from torch.optim.swa_utils import SWALR, AveragedModel, update_bn
+from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn, update_bn
 from ways import adam, batch, loss_of, normed, run_byteps, sgd, train, way
 
 
@@ -36,16 +36,19 @@ def moving_average_of_state_dict(model, optimizer):
 
 @way(normed)
 def stochastic_averages(model, optimizer):
+    """And a moving average of torch's."""
     averaged, seen = AveragedModel(model), []
+    moving = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     scheduler = SWALR(optimizer, swa_lr=0.05, anneal_epochs=3)
     for iteration in range(6):
         train(model, optimizer)
         seen.append(batch()[0])
+        moving.update_parameters(model)
         if iteration >= 2:
             averaged.update_parameters(model)
             scheduler.step()
     update_bn(seen, averaged)
-    return averaged
+    return averaged, list(moving.module.parameters())
 
 
 @way()
