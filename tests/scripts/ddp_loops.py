@@ -275,35 +275,6 @@ def frozen_in_the_others_pass(judge, optimizer):
     return losses, maker
 
 
-class Tied(nn.Module):
-    """Tied weights, a parameter used in two modules, one that lies otherwise in memory, and a scalar."""
-
-    def __init__(self):
-        super().__init__()
-        self.embedding, self.head = nn.Embedding(50, 32), nn.Linear(32, 50)
-        self.body = nn.LSTM(32, 32, batch_first=True)
-        self.head.weight = self.embedding.weight
-        self.scale = nn.Parameter(torch.tensor(1.0))
-        self.turned = nn.Parameter(torch.randn(32, 16).t())
-
-    def forward(self, tokens):
-        hidden, _ = self.body(self.embedding(tokens))
-        return self.head(hidden + (hidden @ self.turned.t()) @ self.turned) * self.scale
-
-
-@way(Tied, torch.optim.AdamW)
-def tied(ddp, optimizer):
-    losses = []
-    for _ in range(6):
-        tokens = torch.randint(50, (8, 12))
-        loss = loss_of(lambda tokens: ddp(tokens).flatten(0, 1), tokens[:, :-1], tokens[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses, optimizer.state_dict()
-
-
 @way(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3)).to(memory_format=torch.channels_last))
 def channels_last(ddp, optimizer):
     for _ in range(6):
@@ -318,8 +289,15 @@ KINDS = {
     "fused": (torch.optim.Adam, {"lr": 1e-2, "fused": True}),
     "not_foreach": (torch.optim.AdamW, {"lr": 1e-2, "foreach": False}),
     "maximize": (torch.optim.AdamW, {"lr": torch.tensor(1e-2), "maximize": True}),
+    "adadelta": (torch.optim.Adadelta, {"lr": 0.5}),
+    "adagrad": (torch.optim.Adagrad, {"lr": 1e-2}),
+    "adamax": (torch.optim.Adamax, {"lr": 1e-2}),
+    "asgd": (torch.optim.ASGD, {"lr": 1e-2}),
+    "nadam": (torch.optim.NAdam, {"lr": 1e-2}),
+    "radam": (torch.optim.RAdam, {"lr": 1e-2}),
+    "rmsprop": (torch.optim.RMSprop, {"lr": 1e-2, "centered": True, "momentum": 0.5}),
+    "rprop": (torch.optim.Rprop, {"lr": 1e-2}),
 }
-"""Options of optimizers; torch_many_optimizers.py has those without."""
 
 
 def trained_with(name, kind, options):

@@ -1,4 +1,6 @@
-"""Gradients by torch.func of kept parameters, and parameters in the loss after the forward pass."""
+"""Gradients by torch.func, graphs by torch.jit, and parameters in the loss after the forward pass."""
+
+import warnings
 
 import torch
 from torch import nn
@@ -54,6 +56,21 @@ def penalties(model, optimizer):
         optimizer.step()
         losses.append(loss.item())
     return losses
+
+
+@way()
+def traced_and_scripted(model, optimizer):
+    """In mid-training. Both share the model's parameters, and evaluate after each step."""
+    scores, copies = [], []
+    for iteration in range(7):
+        train(model, optimizer)
+        inputs, _ = batch()
+        if iteration == 3:
+            with warnings.catch_warnings(action="ignore"):
+                copies = [torch.jit.trace(model, inputs), torch.jit.script(model)]
+        with torch.no_grad():
+            scores += [copy(inputs).logsumexp(1).mean().item() for copy in copies]
+    return scores
 
 
 run_byteps()

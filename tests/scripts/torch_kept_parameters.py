@@ -38,17 +38,6 @@ def decay_by_an_operator(model, optimizer):
 
 
 @way()
-def moving_average(model, optimizer):
-    params = [p for p in model.parameters() if p.requires_grad]
-    shadow = [p.detach().clone() for p in params]
-    for _ in range(6):
-        train(model, optimizer)
-        for average, p in zip(shadow, params, strict=True):
-            average.sub_((average - p.detach()) * 0.1)
-    return shadow
-
-
-@way()
 def moving_average_foreach(model, optimizer):
     params = list(model.parameters())
     shadow = [p.detach().clone() for p in params]
