@@ -62,10 +62,9 @@ def logs_of(folder: Path, command: list[str], **settings: str) -> list[str]:
     """Run two watched ranks to their end. Return what each has said."""
     port, places = free_port(), [folder / f"rank{rank}" for rank in range(2)]
     environ = clean_environ() | {**OBSERVE, "PROPHET_QUIET": "0", **settings}
-    run_ranks(
+    return run_ranks(
         {place: (command, environ | torchrun_variables(rank, 2, port)) for rank, place in enumerate(places)}, LIMIT_S
     )
-    return [(place / "log").read_text() for place in places]
 
 
 @pytest.mark.parametrize("way", ["fsdp2", "kept", "replicate"])
