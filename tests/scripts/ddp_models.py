@@ -1,10 +1,14 @@
 """Modules of many kinds: types, classes of parameters, buffers, static graphs, and evaluations in between."""
 
+import copy
+import io
+import warnings
+
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
-from ways import backward, batch, loss_of, run_ddp, train, way
+from ways import adam, backward, batch, loss_of, run_ddp, train, way
 
 
 class Mixed(nn.Module):
@@ -246,6 +250,38 @@ def evaluated(ddp, optimizer):
             outputs.append(ddp.module.eval()(torch.ones(2, 32)).clone())
         ddp.train()
     return outputs
+
+
+def saved(module):
+    buffer = io.BytesIO()
+    torch.jit.save(module, buffer)
+    buffer.seek(0)
+    return torch.jit.load(buffer)
+
+
+def saved_to_a_file(module):
+    module.save("model.pt")
+    return torch.jit.load("model.pt")
+
+
+@way(make=adam)
+def scripted(ddp, optimizer):
+    """A module in TorchScript that shares its parameters is saved, copied and made faster right after a step."""
+    module = torch.jit.script(ddp.module).eval()
+    held_out, scores = torch.ones(4, 32), []
+    makes = (
+        saved,
+        saved_to_a_file,
+        lambda module: torch.jit.load(io.BytesIO(module.save_to_buffer())),
+        copy.deepcopy,
+        lambda module: torch.jit.optimize_for_inference(torch.jit.freeze(module)),
+        torch.jit.optimize_for_inference,
+    )
+    for make in 3 * makes:
+        train(ddp, optimizer)
+        with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+            scores.append(make(module)(held_out).logsumexp(1).mean().item())
+    return scores
 
 
 run_ddp()

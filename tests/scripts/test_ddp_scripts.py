@@ -41,19 +41,17 @@ CLIPS_NOTHING = ("linear", "branches")
 """Ways of theirs of which that is not so."""
 
 NOT_OVER_DDP = {
-    "torch_functional": "torch's reducer knows no transform, no trace of torch.jit, and no module that is never called",
+    "torch_functional": "torch's reducer knows no transform, no trace of torch.jit, and one order of models",
     "torch_parallel": "BytePS's own wrapper is another one than torch's",
     "torch_compile": "slow; ddp_compile has its ways",
     "torch_averages_awaited": "ddp_ scripts have its ways",
     **dict.fromkeys(("torch_own_pushes", "torch_own_pushes_cross_barrier"), "they push through BytePS themselves"),
-    "torch_models_at_once": "DistributedDataParallel wraps models in one order on all ranks",
     "torch_spawn": "slow; who sends a parameter is the front end's on any engine",
 }
 UNUSED = ("torch_unused",)
 """Scripts whose parameters have no gradient at times, which DistributedDataParallel must be told."""
 FALLS_BACK = {
-    **{"ddp_fall_back_join": 3, "ddp_fall_back_own_hook": 3, "ddp_fall_back_reducer": 4},
-    "ddp_fall_back_rpc": 1,
+    **{"ddp_fall_back_own_hook": 3, "ddp_fall_back_reducer": 7, "ddp_fall_back_rpc": 1},
 }
 """Number of modules of a script that go on with DistributedDataParallel as it is."""
 
