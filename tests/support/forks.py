@@ -27,7 +27,7 @@ from support.programs import clean_environ
 FORKSERVER = Path(__file__).parents[1] / "scripts" / "forkserver.py"
 TORCH = ("torch", "torch._dynamo", "numpy")
 """Modules that a script with torch imports before its first optimizer, which takes longer than most jobs here."""
-START_LIMIT_S = 60.0
+START_LIMIT_S = 180.0
 
 
 class NoForks(Exception):
