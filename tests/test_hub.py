@@ -17,7 +17,6 @@ from prophet_scheduler.hub import NO_FILES_S, Connection, Hub, Owner, listener_a
 MOST = 3
 """Largest number of strangers."""
 STRANGER_S = 10.0
-SILENT_S = 5.0
 BYTES = 64
 LONG_S = 60.0
 """Longer than anything here takes."""
@@ -28,7 +27,7 @@ class Hosting:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.hub = Hub(MOST, STRANGER_S, SILENT_S, lambda: self.now_s)
+        self.hub = Hub(MOST, STRANGER_S, lambda: self.now_s)
         self.listener = listener_at("127.0.0.1", 0)
         self.made: list[Connection] = []
         self.closed: list[Connection] = []
@@ -97,18 +96,6 @@ def test_a_stranger_that_drips_has_no_more_time_than_another(host: Hosting) -> N
     host.now_s += STRANGER_S / 10
     host.turn()
     assert over(client) and len(host.hub) == 0
-
-
-def test_who_is_admitted_lasts_as_long_as_it_is_heard(host: Hosting) -> None:
-    client = host.connect()
-    for _ in range(5):
-        host.say(client, b"admit")
-        host.now_s += 0.9 * SILENT_S
-        host.turn()
-    assert not over(client)
-    host.now_s += 0.2 * SILENT_S
-    host.turn()
-    assert over(client)
 
 
 def test_so_much_is_kept_of_a_stranger_and_no_more(host: Hosting) -> None:
@@ -269,9 +256,9 @@ def test_whatever_clients_do_everything_is_bounded(acts: list[tuple[str, int]]) 
             assert sum(connection in host.hub._strangers for connection in known) <= MOST
             assert all(len(connection.received) < connection.most_received for connection in known)
         assert sorted(map(id, host.closed)) == sorted(id(each) for each in host.made if not each.open)
-        host.now_s += STRANGER_S + SILENT_S
+        host.now_s += STRANGER_S
         host.turn()
-        assert len(host.hub) == 0
+        assert not host.hub._strangers
     finally:
         host.close()
 

@@ -2,7 +2,7 @@
 
 Rule of this file: the loads on a real coordinator, and its measurements. The coordinator is `prophet coordinate` in its
 own process. Its workers are synthetic, many in one process: they use the real protocol, each on its own connection
-(prophet_mlfabric/conversation.py), but an update is only a configured wait. Times are seconds of the monotonic clock.
+(prophet_mlfabric/messages.py), but an update is only a configured wait. Times are seconds of the monotonic clock.
 `make coordinator` takes about two minutes on a quiet machine. Tests of the plugin kill and flood the coordinator.
 """
 
@@ -31,8 +31,20 @@ from urllib.parse import urlsplit
 import numpy as np
 import psutil
 
-from prophet_mlfabric.conversation import Conversation, Outcome, Permission
-from prophet_mlfabric.messages import MOST_ANSWER_BYTES, Hello, decode_answer, framed, take_frames
+from prophet_mlfabric.messages import (
+    MOST_ANSWER_BYTES,
+    Applied,
+    Ask,
+    Challenge,
+    Done,
+    Grant,
+    Hello,
+    Welcome,
+    decode_answer,
+    framed,
+    prove,
+    take_frames,
+)
 from prophet_mlfabric.studies.agenda import Agenda
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.hub import Hub, Owner, lives_or_ends
@@ -49,8 +61,6 @@ WIRE_RATE_BYTES = 1.25e9
 END_S = 20.0
 """Maximum seconds until the coordinator has ended."""
 TENANT = "load"
-BOUND_S = 5.0
-"""Seconds after which an update goes in arrival order. None should: those that do are counted and shown."""
 MOST_WAITING = 50
 """Maximum workers that wait to be admitted at once: a coordinator accepts a limited number of strangers."""
 WELCOME_S = 60.0
@@ -79,13 +89,12 @@ class WorkerLoad:
 @dataclass
 class Seen:
     """Observations of a process's workers, in seconds: the time from each Ask to its start, and the wire's idle time
-    between the end of an update and the start of the next. `ungranted` counts updates without a grant.
+    between the end of an update and the start of the next.
     """
 
     waits_s: list[float] = field(default_factory=list)
     idle_s: list[float] = field(default_factory=list)
     updates: int = 0
-    ungranted: int = 0
 
 
 class _Worker:
@@ -95,10 +104,12 @@ class _Worker:
         lives_or_ends(own)
         owner = Owner(2 * MOST_ANSWER_BYTES, received=lambda connection: process.received(self))
         self.connection = process.hub.adopt(own, owner)
-        hello = Hello(tenant=TENANT, worker=number, incarnation=os.getpid(), node=f"machine{number}")
-        self.conversation = Conversation(hello, TOKEN, BOUND_S, time.monotonic())
-        self.updates = 0
+        self.hello = Hello(tenant=TENANT, worker=number, incarnation=os.getpid(), node=f"machine{number}")
+        self.welcomed = False
+        self.asks = 0
+        self.version = 0
         self.asked_s = 0.0
+        self.connection.send(framed(self.hello))
 
 
 def drive(load: WorkerLoad) -> Seen:
@@ -122,11 +133,9 @@ class _Process:
         until_s, waiting = time.monotonic() + WELCOME_S, 0
         while (more := len(self._workers) < self._load.workers) or waiting:
             if more and waiting < MOST_WAITING:
-                first = self._load.first + len(self._workers)
-                self._workers.append(_Worker(self._load, first, self))
-                self._wake(self._workers[-1])
+                self._workers.append(_Worker(self._load, self._load.first + len(self._workers), self))
             self._once()
-            waiting = sum(not worker.conversation.welcomed for worker in self._workers)
+            waiting = sum(not worker.welcomed for worker in self._workers)
             if time.monotonic() > until_s:
                 raise UserError(f"only some of {self._load.workers} workers were welcome within {WELCOME_S:g} s")
         now = time.monotonic()
@@ -147,52 +156,36 @@ class _Process:
     def received(self, worker: _Worker) -> None:
         """Handle messages to a worker."""
         for data in take_frames(worker.connection.received, MOST_ANSWER_BYTES):
-            worker.conversation.receive(decode_answer(data), time.monotonic())
-        self._look(worker)
-
-    def _wake(self, worker: _Worker) -> None:
-        """Handle what is due without a message; mostly a heartbeat every second."""
-        self._look(worker)
-        self._agenda.at(max(worker.conversation.next_s, time.monotonic() + 0.2), partial(self._wake, worker))
-
-    def _look(self, worker: _Worker) -> None:
-        talk = worker.conversation
-        talk.turn(time.monotonic())
-        messages, results = talk.take()
-        for message in messages:
-            worker.connection.send(framed(message))
-        if math.isfinite(talk.next_s) and talk.next_s < time.monotonic() + 0.2:
-            self._agenda.at(talk.next_s, partial(self._look, worker))
-        for _, result in results:
-            self._take(worker, result)
+            now, load, answer = time.monotonic(), self._load, decode_answer(data)
+            if isinstance(answer, Challenge):
+                proof = prove(TOKEN, answer.nonce, worker.hello)
+                worker.connection.send(framed(worker.hello.model_copy(update={"proof": proof})))
+            elif isinstance(answer, Welcome):
+                worker.welcomed, worker.version = True, answer.version
+            elif isinstance(answer, Grant):
+                self._seen.waits_s.append(now + answer.start_s - worker.asked_s)
+                if self._idle_since_s is not None:
+                    self._seen.idle_s.append(max(0.0, now + answer.start_s - self._idle_since_s))
+                    self._idle_since_s = None
+                takes_s = answer.start_s + load.push_s * float(self._random.uniform(*load.takes))
+                self._agenda.at(now + takes_s, partial(self._pushed, worker))
+            elif isinstance(answer, Applied):
+                self._seen.updates += 1
+                worker.version = answer.version
+                next_s = now if not load.rate else max(now, worker.asked_s + load.workers / load.rate)
+                self._agenda.at(next_s, partial(self._ask, worker))
 
     def _ask(self, worker: _Worker) -> None:
         """Ask to send the next update; the last one has been applied."""
-        talk, worker.asked_s = worker.conversation, time.monotonic()
-        talk.ask(worker.updates, self._load.size_bytes, talk.version, 1.0, worker.asked_s)
-        worker.updates += 1
-        self._look(worker)
+        worker.asked_s = time.monotonic()
+        worker.asks += 1
+        ask = Ask(update=worker.asks, size_bytes=self._load.size_bytes, version=worker.version)
+        worker.connection.send(framed(ask))
 
-    def _take(self, worker: _Worker, result: object) -> None:
-        now, load = time.monotonic(), self._load
-        if isinstance(result, Permission):
-            self._seen.waits_s.append(now - worker.asked_s)
-            self._seen.ungranted += not result.coordinated
-            if self._idle_since_s is not None:
-                self._seen.idle_s.append(max(0.0, now - self._idle_since_s))
-                self._idle_since_s = None
-            takes_s = load.push_s * float(self._random.uniform(*load.takes))
-            self._agenda.at(now + takes_s, partial(self._pushed, worker, result.update))
-        elif isinstance(result, Outcome):
-            self._seen.updates += 1
-            next_s = now if not load.rate else max(now, worker.asked_s + load.workers / load.rate)
-            self._agenda.at(next_s, partial(self._ask, worker))
-
-    def _pushed(self, worker: _Worker, update: int) -> None:
-        now = time.monotonic()
-        self._idle_since_s = now
-        worker.conversation.done(update, self._load.size_bytes, now)
-        self._look(worker)
+    def _pushed(self, worker: _Worker) -> None:
+        self._idle_since_s = time.monotonic()
+        done = Done(update=worker.asks, size_bytes=self._load.size_bytes, version=worker.version)
+        worker.connection.send(framed(done))
 
 
 class Coordinator:
@@ -271,13 +264,14 @@ def carried(workers: int, rate: float, seconds: float) -> dict[str, float]:
         waits = percentiles("wait", running[-1][1].result().waits_s)
         core = (coordinator.cpu_s - cpu_s) / (time.monotonic() - began)
         seen = [(load, future.result()) for load, future in running]
+        ungranted = coordinator.end()["ungranted"]
     return {
         "workers": workers,
         "asked_per_s": rate,
         "applied_per_s": sum(of.updates / load.seconds for load, of in seen),
         **waits,
         "core": core,
-        "ungranted": sum(of.ungranted for _, of in seen),
+        "ungranted": ungranted,
     }
 
 

@@ -26,7 +26,7 @@ from prophet_scheduler.lab.iterations import Times, counted, rests_from, times_o
 from prophet_scheduler.lab.narrow_link import seconds_per_bit
 from prophet_scheduler.lab.records import CellResult, ConvergenceResult, PolicyResult
 from prophet_scheduler.lab.results_view import describe_setting
-from prophet_scheduler.learn.profiler import FIRST_ESTIMATE, WARM_UP
+from prophet_scheduler.learn.profiler import WARM_UP
 from prophet_scheduler.models.profiles import load_profile
 from prophet_scheduler.simulate.cluster import MESSAGES_TO_ANSWER
 from tools.kept import Point, Study
@@ -36,7 +36,7 @@ Pair: TypeAlias = tuple[ConvergenceResult | None, ConvergenceResult | None]
 DDP = engines()["ddp"]
 STOCK, OURS = DDP.stock, DDP.called_here("prophet")
 """Names of unmodified DDP and of DDP under Prophet."""
-FIRST_PLAN = WARM_UP + FIRST_ESTIMATE
+FIRST_PLAN = 2 * WARM_UP
 """Iterations until the first plan."""
 P10_TO_P90, OF_MEDIAN = 2.563, 1.2533
 """Of a normal distribution: p90 - p10 in standard deviations; standard error of the median over that of the mean."""
@@ -293,9 +293,10 @@ def came_to(real: Mapping[str, Study], simulated: Mapping[str, Any]) -> dict[str
     rows = {}
     for name in sorted(simulated):
         policies = real[name].cells[0].policies if name in real else {}
+        contenders = simulated[name].contenders
         rows[name] = {
-            policy: (policies[policy].convergence if policy in policies else None, result)
-            for policy, result in simulated[name].contenders.items()
+            policy: (policies[policy].convergence if policy in policies else None, contenders.get(policy))
+            for policy in {**contenders, **policies}
         }
     return rows
 

@@ -24,11 +24,11 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from prophet_mlfabric.studies.cluster import ASYNC, PS_SYNC, RR_SYNC, Record, Trainee, mlfabric_a, run
+from prophet_mlfabric.studies.cluster import ASYNC, RR_SYNC, Record, Trainee, mlfabric_a, run
 from prophet_mlfabric.studies.settings import Rates, Setting, Stragglers, TrafficMix
 from prophet_mlfabric.studies.tables import RingComparison, compare_with_ring, setting_of
 from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES, LAB_DELAY_BOUND
+from prophet_scheduler.core.settings import LAB_DELAY_BOUND
 from prophet_scheduler.lab.config import Cell, load_experiment
 from prophet_scheduler.lab.job_config import AsynchronousJob
 from prophet_scheduler.lab.jobs.datasets import Digits, batches, digits
@@ -39,8 +39,8 @@ from prophet_scheduler.lab.results import converged
 from tools.kept import Study
 from tools.studies import measured
 
-OURS, RELEASED, IN_STEP, RING = "mlfabric", "released", "in-step", "ring"
-"""Contenders in the configs."""
+OURS, RELEASED, RING = "mlfabric", "released", "ring"
+"""Contenders in the configs that are also simulated."""
 CONFIGS = Path("configs/mlfabric")
 CELLS = tuple(f"{compute}-{network}" for compute in ("c1", "c2", "c3") for network in ("n1", "n2", "n3"))
 BYTES_A_FEATURE = 4 * CLASSES
@@ -57,7 +57,7 @@ Samples = tuple[Floats, NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class SimulatedCell:
-    """A config's cluster: each contender's result, and the causes of the difference from the ring.
+    """A config's cluster: results of the simulated contenders, and the causes of the difference from the ring.
 
     `update_s` is the time in which the server's NIC receives one update.
     """
@@ -170,7 +170,6 @@ def cluster_of(cell: Cell) -> tuple[AsynchronousJob, Setting, Rates]:
         compute_s=job.compute_s,
         overlap=0.0,  # one tensor, whose gradient is complete only at the end
         eager=True,
-        block_bytes=float(DEFAULT_PARTITION_BYTES),
         seed=job.seed,  # of the slow computations, whose streams are the real job's
     )
     return job, setting, Rates(setting, values)
@@ -184,7 +183,7 @@ def delay_bound(cell: Cell) -> int | None:
 def simulate_cell(cell: Cell) -> SimulatedCell:
     """Simulate a cell's cluster, with all contenders. Raises UserError if the cell cannot be simulated."""
     job, setting, rates = cluster_of(cell)
-    methods = {RELEASED: ASYNC, OURS: mlfabric_a(delay_bound(cell)), IN_STEP: PS_SYNC, RING: RR_SYNC}
+    methods = {RELEASED: ASYNC, OURS: mlfabric_a(delay_bound(cell)), RING: RR_SYNC}
     trainees = {name: DigitsTrainee(job, setting.workers) for name in methods}
     records = {
         name: run(setting, method, trainees[name], iterations=job.iterations, rates=rates)

@@ -1,6 +1,7 @@
-"""Prophet's locks in forked children, where each lock is free even if a thread held it during the fork.
+"""Prophet's locks in forked children, where each lock is free even if a thread held it during the fork, and sets of
+living objects that several threads use at once.
 
-Rule of this file: only this, and nothing about what the locks guard. A fork copies a single thread, so a lock held by
+Rule of this file: nothing about what locks guard and sets hold. A fork copies a single thread, so a lock held by
 another thread would never be released in the child. The data that it guards may be inconsistent there. So code with
 work in progress drops that work in a child (guards.py), and nothing in a child waits for an engine.
 """
@@ -9,11 +10,40 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Any, TypeVar
-
-from prophet_scheduler.core.living import LivingSet
+import weakref
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
 
 Lock = TypeVar("Lock")
+Item = TypeVar("Item")
+
+
+class LivingSet(Generic[Item]):
+    """Set of objects, by identity, that keeps none alive. Threads may add and discard while others iterate; a WeakSet
+    raises RuntimeError then.
+    """
+
+    def __init__(self) -> None:
+        self._items: weakref.WeakValueDictionary[int, Item] = weakref.WeakValueDictionary()
+
+    def add(self, item: Item) -> None:
+        """Add an object; once is enough."""
+        self._items[id(item)] = item
+
+    def discard(self, item: Item) -> None:
+        """Remove an object, if it is in the set."""
+        self._items.pop(id(item), None)
+
+    def __contains__(self, item: object) -> bool:
+        return self._items.get(id(item)) is item
+
+    def __iter__(self) -> Iterator[Item]:
+        """Iterate over the objects that are in the set now, in the order of their addition."""
+        return iter([item for reference in self._items.valuerefs() if (item := reference()) is not None])
+
+    def __bool__(self) -> bool:
+        return bool(self._items)
+
 
 _locks: LivingSet[Any] = LivingSet()
 

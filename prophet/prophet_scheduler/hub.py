@@ -3,15 +3,15 @@
 Rule of this file: sockets, bytes and deadlines. A connection's owner handles the data.
 
 A connection is a stranger until its owner admits it. The number of strangers is limited. A new one replaces the oldest,
-so idle strangers keep nobody out. A stranger has a fixed total time, no matter what it sends. An admitted connection
-stays open as long as bytes arrive. Unread and unsent bytes of each connection are limited; beyond the limit it is
-closed. See docs/decisions/strangers-on-a-port.md.
+so idle strangers keep nobody out. A stranger has a fixed total time, no matter what it sends. Unread and unsent bytes
+of each connection are limited; beyond the limit it is closed. See docs/decisions/strangers-on-a-port.md.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import math
 import selectors
 import socket
@@ -56,7 +56,7 @@ class Connection:
         self.socket = own
         self.owner = owner
         self.since_s = since_s
-        """Time at which the connection was made; once admitted, time at which bytes last arrived."""
+        """Time at which the connection was made."""
         self.received = bytearray()
         """Received bytes. Their reader removes those that it has handled."""
         self.most_received = self.most_unsent = owner.most_bytes
@@ -171,17 +171,16 @@ class Hub:
         self,
         most_strangers: int,
         stranger_s: float,
-        silent_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Close strangers after `stranger_s` in total, and admitted connections after `silent_s` of silence."""
+        """Close strangers after `stranger_s`."""
         self._most_strangers = most_strangers
         self._clock = clock
         self._selector = selectors.DefaultSelector()
-        # Both are in the order in which their times end.
+        self._stranger_s = stranger_s
         self._strangers: dict[Connection, None] = {}
-        self._admitted: dict[Connection, None] = {}
-        self._limits = ((self._strangers, stranger_s), (self._admitted, silent_s))
+        """Strangers, the oldest first."""
+        self._admitted: set[Connection] = set()
         self._listeners: dict[socket.socket, Owner] = {}
         self._paused_until_s: float | None = None
         self._wake, self._woken = socket.socketpair()
@@ -233,9 +232,8 @@ class Hub:
             elif isinstance(key.fileobj, socket.socket):
                 self._accept(key.fileobj)
         now_s = self._clock()
-        for connections, limit_s in self._limits:
-            while connections and (first := next(iter(connections))).since_s + limit_s <= now_s:
-                first.close()
+        while self._strangers and (first := next(iter(self._strangers))).since_s + self._stranger_s <= now_s:
+            first.close()
 
     def close(self) -> None:
         """Close everything without calling owners."""
@@ -247,8 +245,8 @@ class Hub:
         self._selector.close()
 
     def _timeout_s(self, until_s: float, now_s: float) -> float | None:
-        ends_s = [next(iter(connections)).since_s + limit_s for connections, limit_s in self._limits if connections]
-        ends_s += [until_s, math.inf if self._paused_until_s is None else self._paused_until_s]
+        ends_s = [until_s, math.inf if self._paused_until_s is None else self._paused_until_s]
+        ends_s += [first.since_s + self._stranger_s for first in itertools.islice(self._strangers, 1)]
         left_s = min(ends_s) - now_s
         if left_s > LONGEST_WAIT_S:
             return None if left_s == math.inf else LONGEST_WAIT_S
@@ -282,18 +280,15 @@ class Hub:
     # Calls of connections.
 
     def admitted(self, connection: Connection) -> None:
-        """Record that a connection is admitted, and that it was the last to send bytes."""
-        if not connection.open:
-            return
-        self._strangers.pop(connection, None)
-        self._admitted.pop(connection, None)
-        connection.since_s = self._clock()
-        self._admitted[connection] = None
+        """Record that a connection is admitted."""
+        if connection.open:
+            self._strangers.pop(connection, None)
+            self._admitted.add(connection)
 
     def released(self, connection: Connection) -> None:
         """Remove a connection from this hub."""
         self._strangers.pop(connection, None)
-        self._admitted.pop(connection, None)
+        self._admitted.discard(connection)
         self._selector.unregister(connection.socket)
 
     def waits(self, connection: Connection, reads: bool, writes: bool) -> None:

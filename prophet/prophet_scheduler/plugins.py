@@ -28,7 +28,7 @@ EXCHANGES = "prophet.byteps_exchanges"
 """Entry points from a framework of BytePS, except PyTorch, to the class that sends pages through its module."""
 
 EXTRAS = {
-    "mlfabric": ("mlfabric", "byteps_async", "async-stock", "async-mlfabric", "coordinate", "replicate"),
+    "mlfabric": ("mlfabric", "byteps_async", "async-stock", "async-mlfabric", "coordinate"),
     "mxnet": ("mxnet", "kvstore", "mxnet-kvstore", "mxnet-p3"),
     "papers": (
         *("caramel", "caramel-no-holding", "caramel-no-scheduling", "caramel-no-batching-no-scheduling"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
@@ -139,12 +140,17 @@ def test_a_signals_handler_that_saves_while_others_wait_finds_averages_and_nothi
 
 
 class Interruption:
-    """Signal that comes at line `number` of the front end, counted from 1, with the handler `handle`; 0 for none."""
+    """Signal that comes at line `number` of the front end, counted from 1, with the handler `handle`; 0 for none.
+    `where`: part of the path of its files.
+    """
 
-    def __init__(self, number: int, handle: Callable[[], object]) -> None:
+    def __init__(
+        self, number: int, handle: Callable[[], object], where: str = "/prophet_scheduler/frontends/torch/"
+    ) -> None:
         self.lines = 0
         self._number = number
         self._handle = handle
+        self._where = where
 
     def __enter__(self) -> Interruption:
         self._before = sys.gettrace()
@@ -155,7 +161,7 @@ class Interruption:
         sys.settrace(self._before)
 
     def _call(self, frame: FrameType, _event: str, _value: Any) -> Any:
-        return self._line if "/prophet_scheduler/frontends/torch/" in frame.f_code.co_filename else None
+        return self._line if self._where in frame.f_code.co_filename else None
 
     def _line(self, _frame: FrameType, event: str, _value: Any) -> Any:
         if event == "line":
@@ -199,3 +205,35 @@ def test_a_handler_may_save_at_any_line() -> None:
         _, others = trained(number)
         for weight, other in zip(weights, others, strict=True):
             assert torch.equal(weight, other), f"after a handler at line {number}"
+
+
+def interrupted(number: int) -> tuple[int, list[tuple[torch.Tensor, torch.Tensor]]]:
+    """Return the number of lines that an optimizer runs, of which one is interrupted, and each weight before its step
+    and in the end.
+    """
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    rounds = Rounds(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    before = [param.detach().clone() for param in model.parameters()]
+    rounds.missing = {"2.weight"}
+    backward(model)
+    with Interruption(number, interrupt, "/torch/optim/sgd.py") as interruption, contextlib.suppress(KeyboardInterrupt):
+        optimizer.step()
+    after = [param.detach().clone() for param in model.parameters()]
+    return interruption.lines, list(zip(before, after, strict=True))
+
+
+@pytest.mark.usefixtures("_clean")
+def test_an_interrupt_in_an_optimizer_has_no_update_made_twice() -> None:
+    steps.install()
+    lines, whole = interrupted(0)
+    assert lines
+    for number in range(1, lines + 1):
+        _, weights = interrupted(number)
+        for (before, after), (_, updated) in zip(weights, whole, strict=True):
+            assert torch.equal(after, updated) or torch.equal(after, before), f"after an interrupt at line {number}"

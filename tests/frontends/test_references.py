@@ -26,6 +26,7 @@ from torch.overrides import (
     handle_torch_function,
     has_torch_function_unary,
 )
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -208,6 +209,18 @@ def test_lists_of_numbers_of_a_tensor_kept_from_before_are_seen_at_any_depth(use
         del used[:]
         torch.tensor(values)
         assert used == [("update",)], values
+
+
+def test_a_tensor_made_of_one_from_before_is_seen(used: Used, pending: torch.Tensor) -> None:
+    with references.blind():
+        whole = TwoTensor(torch.ones(3, 3), TwoTensor(torch.ones(3, 3), pending.detach()))
+        other = TwoTensor(torch.ones(3, 3), torch.ones(3, 3))
+    other + 1
+    assert not used
+    for action in (lambda: whole + 1, lambda: torch.stack([other, whole]), lambda: whole.clone()):
+        del used[:]
+        action()
+        assert used == [("update",)]
 
 
 class Holder:

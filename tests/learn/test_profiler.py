@@ -374,3 +374,63 @@ def test_of_other_ids_nothing_was_traced() -> None:
     profiler.restart()
     run(profiler, [STEPS] * 8, began)
     assert profiler.profile is not None and profiler.profile.gradients[0].forward_s < 0.5
+
+
+def told(rounds: int, generation: dict[int, float] = STEPS, began: float = 0.0) -> tuple[NDArray[Any], list[float]]:
+    """Return events and ends of rounds, all of whose gradients come twice: each of two backward passes makes half."""
+    passes = [{g: t for g, t in generation.items() if g % 2 == odd} for odd in (1, 0)]
+    starts = [began + number * PERIOD for number in range(rounds)]
+    rows = [
+        row for start in starts for place, half in enumerate(passes) for row in iteration(start + 0.1 * place, half)
+    ]
+    return events(rows), [start + 0.41 for start in starts]
+
+
+def test_an_engine_that_tells_where_rounds_end_has_a_profile_after_its_second_round() -> None:
+    profiler = JobProfiler(warm_up=1, sees_rounds=True)
+    stream, ends = told(2)
+    profiler.forward_ended([-0.05, PERIOD - 0.05])
+    for start in range(0, len(stream), 5):
+        piece = stream[start : start + 5]
+        last = piece["time_s"][-1] if start + 5 < len(stream) else np.inf
+        due = [end for end in ends if end <= last]
+        ends = ends[len(due) :]
+        assert not profiler.ready
+        profiler.observe(piece, due)
+    assert profiler.ready and profiler.iterations == 2, "without an event of the third round"
+    assert profiler.profile is not None
+    assert [g.generation_s for g in profiler.profile.gradients] == pytest.approx([0.45, 0.35, 0.35, 0.25, 0.25, 0.15])
+    assert 0.03 <= profiler.profile.forward_s <= PERIOD - 0.45, "between the ends of one backward pass and a forward"
+
+
+@pytest.mark.parametrize("lost", [range(3, 9), range(8, 14), range(20, 23)])
+def test_rounds_that_lack_events_are_passed_over_where_their_ends_are_told(lost: range) -> None:
+    profiler = JobProfiler(warm_up=1, sees_rounds=True)
+    stream, ends = told(8)
+    stream["gap"][lost.stop] = len(lost)
+    kept = np.delete(stream, lost)
+    for first, end in ((0, 4), (4, 8)):
+        since_s, until_s = first * PERIOD, end * PERIOD
+        within = (since_s <= kept["time_s"]) & (kept["time_s"] < until_s)
+        profiler.observe(kept[within], ends[first:end])
+    assert profiler.profile is not None
+    assert [g.size_bytes for g in profiler.profile.gradients] == [1000] * 6
+    assert relative(profiler) == pytest.approx([0.3, 0.2, 0.2, 0.1, 0.1, 0.0])
+    assert profiler.jitter_s == pytest.approx(0.0, abs=1e-9)
+    assert profiler.iterations == 4
+
+
+def test_of_a_round_that_began_before_a_restart_nothing_counts() -> None:
+    profiler = JobProfiler(warm_up=1, sees_rounds=True)
+    profiler.observe(*told(3))
+    other = {gradient + 10: time_s for gradient, time_s in STEPS.items()}
+    stream, ends = told(3, other, began=10.0)
+    profiler.restart(stream[:4])  # Nobody tells if these are the round's first ones.
+    profiler.observe(stream[4:], ends)
+    assert profiler.iterations == 2
+    former, former_ends = told(1, began=20.0)
+    stream, ends = told(2, began=21.0)
+    profiler.restart(np.concatenate([former, stream[:4]]), former_ends)
+    profiler.observe(stream[4:], ends)
+    assert profiler.iterations == 2, "the new round was seen from its beginning"
+    assert profiler.profile is not None and set(profiler.profile.gradient_ids) == set(STEPS)

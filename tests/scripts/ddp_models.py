@@ -5,6 +5,7 @@ import io
 import warnings
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -167,6 +168,18 @@ def static_graph_set_later(ddp, optimizer):
 
 
 @way()
+def passes_by_the_first_rank(ddp, optimizer):
+    """Forward passes of the wrapper by the first rank alone, as in an evaluation that forgets to disable gradients."""
+    losses = []
+    for iteration in range(16):
+        losses.append(train(ddp, optimizer))
+        if dist.get_rank() == 0 and iteration > 0:  # In its second pass torch's reducer communicates.
+            losses.append(loss_of(ddp, *batch()).item())
+        dist.barrier()
+    return losses
+
+
+@way()
 def several_forward_passes(ddp, optimizer):
     """Several forward passes before one backward pass."""
     losses = []
@@ -250,6 +263,19 @@ def evaluated(ddp, optimizer):
             outputs.append(ddp.module.eval()(torch.ones(2, 32)).clone())
         ddp.train()
     return outputs
+
+
+@way(make=lambda params: torch.optim.Adam(params, lr=1e-2, fused=True))
+def gradients_laid_out_otherwise(ddp, optimizer):
+    """Gradients of the program's own, whose memory is in another order than the parameter's."""
+    for param in ddp.parameters():
+        param.grad = torch.zeros(param.shape[::-1]).t()
+    losses = []
+    for _ in range(8):
+        optimizer.zero_grad(set_to_none=False)
+        losses.append(backward(ddp))
+        optimizer.step()
+    return losses
 
 
 def saved(module):

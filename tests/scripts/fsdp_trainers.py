@@ -14,6 +14,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm, parametrizations
 from ways import run_fsdp, way
 
@@ -217,12 +218,18 @@ def others_trained_beside(model, optimizer):
 
 @way(layers)
 def memory_kept(model, optimizer):
-    """This rank's parts of weights and gradients are kept: as tensors, and as arrays that torch does not see."""
+    """This rank's parts of weights and gradients are kept: as tensors, in DTensors of the program's own, and as arrays
+    that torch does not see.
+    """
     weights = [param.to_local() for param in model.parameters()]
     seen = []
     for _ in range(5):
         step(model, optimizer)
         seen += [part.sum().item() for part in weights]
+    whole = [DTensor.from_local(param.to_local(), param.device_mesh, param.placements) for param in model.parameters()]
+    for _ in range(5):
+        step(model, optimizer)
+        seen += [tensor.norm().full_tensor().item() for tensor in whole]
     arrays = [part.detach().numpy() for part in weights]
     for _ in range(5):
         step(model, optimizer)

@@ -40,6 +40,15 @@ def decay_by_an_operator(model, optimizer):
 
 
 @way()
+def nested_tensors(model, optimizer):
+    weights, sums = [p for p in model.parameters() if p.dim() > 1], []
+    for _ in range(6):
+        train(model, optimizer)
+        sums.append(torch.nested.nested_tensor(weights).to_padded_tensor(0.0).sum().item())
+    return sums
+
+
+@way()
 def moving_average_foreach(model, optimizer):
     params = list(model.parameters())
     shadow = [p.detach().clone() for p in params]

@@ -1,7 +1,7 @@
 """Asynchronous jobs with a coordinator on a real network, whose processes a test may kill.
 
-Rule of this file: three workers with faster links than the server's, so updates meet and are summed on their way; the
-roles' processes, with a replica of the model on demand; and their ends. A worker runs a script of tests/net/jobs.
+Rule of this file: three workers with faster links than the server's, so updates meet; the roles' processes, with a
+replica of the model on demand; and their ends. A worker runs a script of tests/net/jobs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ SPECS = [
     NodeSpec("server", 10e6),
     NodeSpec("scheduler", None),
     NodeSpec("coordinator", None),
-    NodeSpec("replica", None),
 ]
 TENANT = "tests"
 LIMIT_S = 240.0
@@ -43,16 +42,11 @@ class JobApart:
     folder: Path
     job: Job
     coordinate: Sequence[str]
-    replicate: Sequence[str] = ()
     processes: dict[str, Process] = field(default_factory=dict)
     began_s: float = field(default_factory=time.monotonic)
 
     def start_coordinator(self) -> None:
         self.processes["coordinator"] = self.job.start("coordinator", self.coordinate, {})
-
-    def start_replica(self) -> None:
-        self.processes["replica"] = self.job.start("replica", self.replicate, {})
-        self.until(lambda: "listening on" in self.log("replica"))
 
     def log(self, role: str) -> str:
         """Return the role's log; empty before its process has opened the file."""
@@ -133,20 +127,15 @@ def running(
     prophet = [sys.executable, "-P", "-m", "prophet_scheduler.cli.main"]
     coordinate = [*prophet, "coordinate", "--token-file", str(tokens)]
     coordinate += ["--listen", address, "--server-rate", SERVER_RATE, "--rate", WORKER_RATE]
-    # An update takes 0.1 s; those that come in the first half of it are summed.
     coordinate += ["--batch", "50ms", "--dead-after", dead_after, "--status", "status.json"]
-    replica_at = f"{testbed.address('replica')}:{port + 2000}"
-    replicate = [*prophet, "replicate", "--token-file", str(tokens), "--file", str(replica), "--listen", replica_at]
     of_replica: dict[str, str] = {}
     if replica is not None:
         coordinate += ["--divergence-bound", str(bound)]
-        of_replica = {"PROPHET_REPLICA": replica_at, **({"PROPHET_RESUME": replica_at} if resume else {})}
+        of_replica = {"PROPHET_REPLICA": str(replica), **({"PROPHET_RESUME": str(replica)} if resume else {})}
     with Job(testbed, folder, port, WORKERS) as job:
-        apart = JobApart(folder, job, coordinate, replicate)
+        apart = JobApart(folder, job, coordinate)
         try:
             apart.start_coordinator()
-            if replica is not None:
-                apart.start_replica()
             for role in ("scheduler", "server"):
                 apart.processes[role] = job.start(role, SERVE, ASYNCHRONOUS)
             for worker in WORKERS:

@@ -134,6 +134,7 @@ class Job:
                 self.log.added(id_, size, self.now_s + gradient.generation_s)
                 self.log.started(id_, size, self.now_s + end_s - self.network.transfer_s(size))
                 self.log.finished(id_, size, self.now_s + end_s)
+            self.log.round_ended(self.now_s + self.profile.backward_s)
             took_s = iteration_s(blocks, times, self.clips)
             self.waits.iteration(self.clips)
             self.now_s += took_s
@@ -183,6 +184,7 @@ class Clipping(Job):
                 self.log.started(id_, gradient.size_bytes // 2, end_s, phase)
                 end_s += self.network.transfer_s(gradient.size_bytes // 2)
                 self.log.finished(id_, gradient.size_bytes // 2, end_s, phase)
+        self.log.round_ended(self.now_s + self.profile.backward_s)
         took_s = end_s - self.now_s
         self.now_s = end_s
         self.iterations.append(IterationEnd(self.cut, self.way, took_s))
@@ -310,6 +312,7 @@ class Distant(Job):
             for number in own:
                 whole_s[number] = max(whole_s[number], end_s)
         took_s = self.profile.backward_s
+        self.log.round_ended(self.now_s + took_s)
         for gradient, end_s in zip(self.profile.gradients, whole_s, strict=True):
             took_s = max(took_s, end_s) + gradient.forward_s
         took_s += self.message_s * len(blocks)

@@ -1,40 +1,33 @@
-"""A job with a coordinator on a virtual clock: real state machines at both ends, and an unreliable wire.
+"""A job with a coordinator on a virtual clock: the real coordinator, simulated workers, and an unreliable wire.
 
-Rule of this file: workers compute, push and pull in the times they draw; messages are late or lost; updates take longer
-or shorter than expected; workers die when a test wants it. `at_server` has the updates that really reached the server,
-and `at_replica` those of its replica. All updates have norm 1.
+Rule of this file: workers compute, push and pull in the times they draw; connections break; updates take longer or
+shorter than expected; workers die when a test wants it. `at_server` has the updates that really reached the server, and
+`at_replica` those of its replica, which worker 0 keeps. All updates have norm 1.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
+from prophet_mlfabric import messages as msg
 from prophet_mlfabric.connections import Connections, Outgoing
-from prophet_mlfabric.conversation import Conversation, Outcome, Permission
-from prophet_mlfabric.coordination import Coordination
-from prophet_mlfabric.job import Terms
-from prophet_mlfabric.messages import Collect, Copy, Hello, decode_answer, encode
+from prophet_mlfabric.coordination import Coordination, Terms
 from prophet_mlfabric.studies.agenda import Agenda
 
 TENANT, TOKEN = "job", "a token of the tests"
-
-
-def open_updates(job: Coordination) -> list[tuple[int, int]]:
-    """Return pairs of worker and update that were asked for and are not finished."""
-    return [(entry.worker.number, entry.ask.update) for entry in job._open.values()]
+RECONNECT_S = 0.1
 
 
 @dataclass(frozen=True)
 class Habits:
     """Behaviour of a virtual job: pairs are bounds of a uniform draw; times are in seconds.
 
-    `takes` multiplies an update's expected time at the rate that the coordinator believes; `loss` is the chance that a
-    message vanishes. With a `staleness` workers wait for each other after each round.
+    `takes` multiplies an update's time at `rate`; `breaks` is the chance that a message is lost with its connection.
     """
 
     computes_s: tuple[float, float] = (0.05, 0.5)
@@ -42,161 +35,123 @@ class Habits:
     takes: tuple[float, float] = (0.3, 4.0)
     size_bytes: tuple[int, int] = (100_000, 2_000_000)
     rate: float = 10e6
-    loss: float = 0.0
+    breaks: float = 0.0
     bound_s: float = 2.0
-    aggregates: bool = False
-    staleness: int | None = None
     copies_s: tuple[float, float] = (0.05, 1.0)
-    """Time to read a copy, and again to bring it to the replica."""
+    """Time to read a copy, and again to write it."""
 
 
 class VirtualWorker:
     """A worker that computes, asks, pushes, says done, and begins again."""
 
     def __init__(self, job: VirtualJob, number: int, incarnation: int) -> None:
-        self.job, self.number, self.alive = job, number, True
-        self.incarnation = incarnation
-        self.connection = f"{number}/{incarnation}/0".encode()
-        hello = Hello(
+        self.job, self.number, self.incarnation, self.alive = job, number, incarnation, True
+        self.hello = msg.Hello(
             tenant=TENANT,
             worker=number,
             incarnation=incarnation,
             node=f"machine{number // 2}",
-            sums_at=f"machine{number // 2}:{number}" if job.habits.aggregates else None,
-            workers=job.workers_count,
-            staleness=job.habits.staleness,
-            replicates=job.terms.divergence_bound is not None,
+            replicates=number == 0 and job.terms.divergence_bound is not None,
         )
-        self.conversation = Conversation(hello, TOKEN, job.habits.bound_s, job.now_s)
-        self.updates = self.rounds = 0
-        self.first_number = 10_000 * incarnation
+        self.connection, self.connects, self.arrives_s = b"", 0, 0.0
+        self.admitted = False
         self.version = 0
-        self.sizes: dict[int, int] = {}
-        self.permissions: list[Permission] = []
-        self.outcomes: list[Outcome] = []
-        self.collections: dict[int, Collect] = {}
-        self.here: set[tuple[int, int]] = set()
-        self.asked: set[int] = set()
-        self.copied: dict[int, str] = {}
-        self.wakes_s = float("inf")
-        if job.habits.staleness is not None:
-            self.conversation.clock(0, 1, job.now_s)
+        self.updates = self.dropped = self.ungranted = 0
+        self.waiting: msg.Ask | None = None
+        self.unheard: dict[int, msg.Done] = {}
+        self.delays: list[int] = []
+        self.copies: dict[int, str | None] = {}
+        """Answers to copies; None until known."""
+        self.connect()
+        self.compute()
+
+    def later(self, length_s: float, what: Callable[[], None]) -> None:
+        self.job.at(self.job.now_s + length_s, lambda: what() if self.alive else None)
+
+    def connect(self) -> None:
+        if self.job.connections is None:
+            self.later(RECONNECT_S, self.connect)
+            return
+        self.connects += 1
+        self.connection = f"{self.number}/{self.incarnation}/{self.connects}".encode()
+        self.say(self.hello)
+
+    def say(self, message: msg.Request) -> None:
+        if self.admitted or isinstance(message, msg.Hello):
+            self.job.to_coordinator(self, message)
 
     def compute(self) -> None:
-        self.job.at(self.job.now_s + self.job.draw(self.job.habits.computes_s), self.if_alive(self.ask))
+        self.later(self.job.draw(self.job.habits.computes_s), partial(self.ask, len(self.job.at_server)))
 
-    def if_alive(self, what: Callable[[], None]) -> Callable[[], None]:
-        return lambda: what() if self.alive else None
-
-    def ask(self) -> None:
+    def ask(self, read: int) -> None:
         low, high = self.job.habits.size_bytes
         size = int(self.job.random.integers(low, high + 1))
-        number = self.first_number + self.updates
+        number = 10_000 * self.incarnation + self.updates
         self.updates += 1
-        self.sizes[number] = size
-        self.conversation.ask(number, size, self.version, 1.0, self.job.now_s)
-        self.look()
+        self.waiting = ask = msg.Ask(update=number, size_bytes=size, version=min(read, self.version))
+        self.say(ask)
+        self.later(self.job.habits.bound_s, lambda: self.go(ask) if not self.admitted else None)
 
-    def look(self) -> None:
-        """Act as the client's thread does when it wakes."""
-        job = self.job
-        while True:
-            self.conversation.turn(job.now_s)
-            messages, results = self.conversation.take()
-            for message in messages:
-                job.to_coordinator(self, encode(message))
-            for _, result in results:
-                self.take(result)
-            if not results:
-                break
-        if self.conversation.next_s < self.wakes_s or self.wakes_s <= job.now_s:
-            self.wakes_s = max(self.conversation.next_s, job.now_s + 1e-6)
-            job.at(self.wakes_s, self.if_alive(self.look))
+    def go(self, ask: msg.Ask, granted: bool = False) -> None:
+        if self.waiting is ask:
+            self.waiting = None
+            self.ungranted += not granted
+            took_s = ask.size_bytes / self.job.habits.rate * self.job.draw(self.job.habits.takes)
+            self.later(took_s, partial(self.pushed, ask))
 
-    def take(self, result: object) -> None:
-        match result:
-            case Copy():
-                self.copy(result.number)
-            case Permission(sum=True):
-                collection = self.collections.pop(result.update)
-                if result.goes:
-                    self.push_sum(collection)
-            case Permission():
-                self.permissions.append(result)
-                if result.goes:
-                    self.push(result)
-            case Outcome(sum=False):
-                self.outcomes.append(result)
-                self.version = max(self.version, result.version)
-                self.rounds += 1
-                if self.job.habits.staleness is None:
+    def pushed(self, ask: msg.Ask) -> None:
+        self.job.reach_server((self.number, ask.update))
+        self.unheard[ask.update] = msg.Done(**ask.model_dump(exclude={"kind"}))
+        self.say(self.unheard[ask.update])
+        self.compute()
+
+    def hear(self, answer: msg.Answer) -> None:
+        match answer:
+            case msg.Challenge():
+                hello = self.hello.model_copy(update={"version": self.version})
+                self.say(hello.model_copy(update={"proof": msg.prove(TOKEN, answer.nonce, hello)}))
+            case msg.Welcome():
+                self.admitted = True
+                self.hello = self.hello.model_copy(update={"epoch": answer.epoch})
+                self.version = max(self.version, answer.version)
+                for done in self.unheard.values():
+                    self.say(done)
+                if self.waiting is not None:
+                    self.say(self.waiting)
+            case msg.Grant():
+                self.version = max(self.version, answer.version)
+                ask = self.waiting
+                if ask is not None and ask.update == answer.update and answer.dropped:
+                    self.waiting, self.dropped = None, self.dropped + 1
                     self.compute()
-                else:
-                    self.conversation.clock(self.rounds, self.rounds, self.job.now_s)
-            case bool():
-                self.job.notice_lead(self)
-                self.conversation.clock(self.rounds, self.rounds + 1, self.job.now_s)
-                self.compute()
-            case Collect():
-                self.collections[result.number] = result
-                self.gather(result.number)
+                elif ask is not None and ask.update == answer.update:
+                    self.later(answer.start_s, partial(self.go, ask, True))
+            case msg.Applied():
+                self.version = max(self.version, answer.version)
+                if self.unheard.pop(answer.update, None) is not None:
+                    self.delays.append(answer.delay)
+            case msg.Copy():
+                self.copy(answer.number)
 
     def copy(self, number: int) -> None:
-        """Read the model a while later, and hand it over a while after that; once for each number."""
+        """Read the model a while later, and write it a while after that; once for each number."""
         job = self.job
-        if number in self.copied:
-            if (reason := self.copied[number]) != "not yet":
-                self.conversation.copied(number, reason)
+        if number in self.copies:
+            if (known := self.copies[number]) is not None:
+                self.say(msg.Copied(number=number, reason=known))
             return
-        self.copied[number] = "not yet"
+        self.copies[number] = None
 
         def read() -> None:
-            model = set(job.at_server)
-            job.at(job.now_s + job.draw(job.habits.copies_s), self.if_alive(partial(there, model)))
+            self.later(job.draw(job.habits.copies_s), partial(written, set(job.at_server)))
 
-        def there(model: set[tuple[int, int]]) -> None:
-            if job.replica_lives and len(model) >= len(job.at_replica):
+        def written(model: set[tuple[int, int]]) -> None:
+            if job.replica_lives:
                 job.at_replica = model
-            self.copied[number] = "" if job.replica_lives else "it is gone"
-            self.conversation.copied(number, self.copied[number])
-            self.look()
+            self.copies[number] = reason = "" if job.replica_lives else "the disk is full"
+            self.say(msg.Copied(number=number, reason=reason))
 
-        job.at(job.now_s + job.draw(job.habits.copies_s), self.if_alive(read))
-
-    def push(self, permission: Permission) -> None:
-        job, number = self.job, permission.update
-        took_s = job.took_s(self.sizes[number])
-        if permission.aggregator is None:
-            job.at(job.now_s + took_s, self.if_alive(partial(self.pushed, number)))
-        elif permission.aggregator in job.workers:
-            aggregator = job.workers[permission.aggregator]
-            arrived = partial(aggregator.arrived, (self.number, number))
-            job.at(job.now_s + took_s, aggregator.if_alive(arrived))
-
-    def pushed(self, number: int) -> None:
-        self.job.reach_server([(self.number, number)])
-        self.conversation.done(number, self.sizes[number], self.job.now_s)
-        self.look()
-
-    def arrived(self, member: tuple[int, int]) -> None:
-        self.here.add(member)
-        for number in list(self.collections):
-            self.gather(number)
-        self.look()
-
-    def gather(self, number: int) -> None:
-        collection = self.collections[number]
-        if collection.members and number not in self.asked and self.here.issuperset(collection.members):
-            self.asked.add(number)
-            self.conversation.collected(number, self.job.now_s)
-
-    def push_sum(self, collection: Collect) -> None:
-        def pushed() -> None:
-            self.job.reach_server(collection.members)
-            self.conversation.done(collection.number, 1_000_000, self.job.now_s, sum=True)
-            self.look()
-
-        self.job.at(self.job.now_s + self.job.took_s(1_000_000), self.if_alive(pushed))
+        self.later(job.draw(job.habits.copies_s), read)
 
 
 @dataclass
@@ -209,10 +164,6 @@ class VirtualJob:
     seed: int = 0
     now_s: float = 0.0
     at_server: Counter[tuple[int, int]] = field(default_factory=Counter)
-    greatest_lead: int = 0
-    """Maximum rounds by which a worker that read the model led the slowest living one."""
-    mixed: int = 0
-    """Number of models read with updates of different rounds in them, lost updates aside."""
     workers: dict[int, VirtualWorker] = field(default_factory=dict)
     at_replica: set[tuple[int, int]] = field(default_factory=set)
     replica_lives: bool = True
@@ -222,6 +173,7 @@ class VirtualJob:
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
         self._agenda = Agenda()
+        self.at = self._agenda.at
         self._epoch = 0
         self._turn_s = float("inf")
         self.start_coordinator()
@@ -232,39 +184,33 @@ class VirtualJob:
         """Start a new coordinator, which knows nothing."""
         self._epoch += 1
         self.coordination = Coordination(self.terms, self._epoch)
-        jobs = {TENANT: self.coordination}
-        self.connections: Connections[bytes] | None = Connections({TENANT: TOKEN}, jobs)
-
-    def reach_server(self, members: Iterable[tuple[int, int]]) -> None:
-        """Apply an update, or a sum of these."""
-        self.at_server.update(members)
-        self.greatest_lacking = max(self.greatest_lacking, len(self.at_server.keys() - self.at_replica))
-
-    def notice_lead(self, reader: VirtualWorker) -> None:
-        """Note that `reader` reads the model now."""
-        alive = [worker for worker in self.workers.values() if worker.alive]
-        self.greatest_lead = max(self.greatest_lead, reader.rounds - min(worker.rounds for worker in alive))
-        ended = {(worker.number, outcome.update) for worker in alive for outcome in worker.outcomes}
-        rounds = Counter(number for number, _ in ended.union(self.at_server))
-        self.mixed += len({rounds[worker.number] for worker in alive}) > 1
+        self.connections: Connections[bytes] | None = Connections({TENANT: TOKEN}, {TENANT: self.coordination})
 
     def kill_coordinator(self) -> None:
         self.connections = None
+        for worker in self.workers.values():
+            self.disconnect(worker)
 
     def start_worker(self, number: int) -> None:
         incarnation = 1 + (self.workers[number].incarnation if number in self.workers else 0)
         self.workers[number] = VirtualWorker(self, number, incarnation)
-        self.workers[number].look()
-        self.workers[number].compute()
+
+    def kill_worker(self, number: int) -> None:
+        self.workers[number].alive = False
+        self.disconnect(self.workers[number])
+
+    def disconnect(self, worker: VirtualWorker) -> None:
+        if self.connections is not None:
+            self.connections.closed(worker.connection)
+        worker.connection, worker.admitted = b"", False
+        worker.later(RECONNECT_S, worker.connect)
+
+    def reach_server(self, update: tuple[int, int]) -> None:
+        self.at_server[update] += 1
+        self.greatest_lacking = max(self.greatest_lacking, len(self.at_server.keys() - self.at_replica))
 
     def draw(self, between: tuple[float, float]) -> float:
         return float(self.random.uniform(*between))
-
-    def took_s(self, size_bytes: int) -> float:
-        return size_bytes / self.habits.rate * self.draw(self.habits.takes)
-
-    def at(self, time_s: float, what: Callable[[], None]) -> None:
-        self._agenda.at(time_s, what)
 
     def run(self, until_s: float) -> None:
         while self._agenda.next_s <= until_s:
@@ -272,28 +218,28 @@ class VirtualJob:
             what()
         self.now_s = until_s
 
-    def _travels(self, what: Callable[[], None]) -> None:
-        if self.random.random() >= self.habits.loss:
-            self.at(self.now_s + self.draw(self.habits.message_s), what)
+    def _travels(self, worker: VirtualWorker, arrives: Callable[[], None]) -> None:
+        """Have a message of a worker's connection arrive, after those before it, unless the connection breaks."""
+        connection = worker.connection
+        if self.random.random() < self.habits.breaks:
+            self.disconnect(worker)
+            return
+        worker.arrives_s = max(worker.arrives_s, self.now_s + self.draw(self.habits.message_s))
+        self.at(worker.arrives_s, lambda: arrives() if worker.connection == connection and worker.alive else None)
 
-    def to_coordinator(self, worker: VirtualWorker, data: bytes) -> None:
+    def to_coordinator(self, worker: VirtualWorker, message: msg.Request) -> None:
         def arrived() -> None:
             if self.connections is not None:
-                self._answer(self.connections.receive(worker.connection, data, self.now_s))
+                self._answer(self.connections.receive(worker.connection, msg.encode(message), self.now_s))
                 self._turn()
 
-        self._travels(arrived)
+        self._travels(worker, arrived)
 
     def _answer(self, answers: list[Outgoing[bytes]]) -> None:
         for connection, answer in answers:
-            if answer is not None:
-                self._travels(partial(self._to_worker, connection, encode(answer)))
-
-    def _to_worker(self, connection: bytes, data: bytes) -> None:
-        worker = self.workers[int(connection.split(b"/")[0])]
-        if worker.alive and worker.connection == connection:
-            worker.conversation.receive(decode_answer(data), self.now_s)
-            worker.look()
+            worker = next((each for each in self.workers.values() if each.connection == connection), None)
+            if answer is not None and worker is not None:
+                self._travels(worker, partial(worker.hear, msg.decode_answer(msg.encode(answer))))
 
     def _turn(self) -> None:
         if self.connections is None:

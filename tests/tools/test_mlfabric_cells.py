@@ -21,7 +21,6 @@ from support.results import Session, cell, policy
 from tools import mlfabric_cells, studies
 from tools.mlfabric_cells import (
     CELLS,
-    IN_STEP,
     OURS,
     RELEASED,
     RING,
@@ -32,7 +31,7 @@ from tools.mlfabric_cells import (
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / mlfabric_cells.CONFIGS
-CONTENDERS = [RELEASED, OURS, IN_STEP, RING]
+CONTENDERS = [RELEASED, OURS, "in-step", RING]
 
 
 @pytest.mark.parametrize("name", CELLS)
@@ -138,7 +137,7 @@ def test_a_cell_has_what_a_real_one_has_and_one_config_gives_one_result() -> Non
     cell = small()
     simulated = simulate_cell(cell)
     assert simulated == simulate_cell(cell)
-    assert list(simulated.contenders) == CONTENDERS
+    assert list(simulated.contenders) == [RELEASED, OURS, RING]
     for name, result in simulated.contenders.items():
         assert result.update_s is not None and result.update_s > 0
         assert result.time_to_loss_s is not None
@@ -147,8 +146,6 @@ def test_a_cell_has_what_a_real_one_has_and_one_config_gives_one_result() -> Non
     ours = simulated.contenders[OURS]
     assert ours.greatest_delay is not None and ours.greatest_delay <= 10
     assert (ours.uncoordinated, ours.applied_otherwise) == (0, 0)
-    # What trains in step trains alike: the same losses, at other times.
-    assert simulated.contenders[IN_STEP].least_loss == simulated.contenders[RING].least_loss
     assert simulated.comparison.ring_s == pytest.approx(5 * (simulated.contenders[RING].update_s or 0), rel=0.3)
 
 

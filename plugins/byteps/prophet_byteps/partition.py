@@ -66,7 +66,7 @@ def sizes_of(settings: Settings, blocks: Blocks, framework: str) -> Sizes:
         size = LEARNING_BYTES
     else:
         size = MOST_BLOCK_BYTES
-    return Sizes(size, None if adaptive else Cut.uniform(size), fusion)
+    return Sizes(size, None if adaptive else Cut.uniform(min(size, MOST_BLOCK_BYTES)), fusion)
 
 
 def give_back(bps: Any, largest_sent: int) -> None:

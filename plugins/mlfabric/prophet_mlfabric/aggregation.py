@@ -1,6 +1,7 @@
-"""Groups of updates that go straight to the server or are summed on the way (MLfabric, section 5.2, Algorithm 3).
+"""Groups of updates that go straight to the server or are summed on the way (MLfabric, section 5.2, Algorithm 3), and
+the same in reverse: the distribution of one version of the model.
 
-Rule of this file: from an order to groups with their transfers. The updates and their order are given.
+Rule of this file: from an order to groups with their transfers.
 docs/policies/mlfabric.md lists the differences from the paper.
 
 The order is cut into k + 1 runs. The first goes straight to the server; each later run goes to an aggregator, which
@@ -23,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from prophet_mlfabric.network import NetworkState, Node
-from prophet_mlfabric.ordering import Update
+from prophet_mlfabric.ordering import Update, order_updates
 
 
 @dataclass(frozen=True)
@@ -126,3 +127,44 @@ def _cuts(weights: Sequence[float], most: float) -> list[int]:
     sums = np.concatenate(([0.0], np.cumsum(weights)))
     ends = np.searchsorted(sums, sums[:-1] + most, side="right") - 1
     return [max(place + 1, int(end)) for place, end in enumerate(ends)]
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One transfer of the model. `after` is the index of the hop that brings it to the source; None from the server.
+
+    `reader` is the index of the request that it answers; None if the hop only feeds a distributor. Times in seconds.
+    """
+
+    source: Node
+    destination: Node
+    after: int | None
+    reader: int | None
+    end_s: float
+
+
+def distribute(
+    readers: Sequence[Node],
+    size_bytes: float,
+    network: NetworkState,
+    server: Node,
+    distributors: Sequence[Node],
+    now_s: float,
+) -> list[Hop]:
+    """Return the hops to the nodes that ask at `now_s` (section 10.3), in reservation order. `network` is unchanged."""
+    mirror = NetworkState(network.downlinks, network.uplinks)
+    requests = [Update(place, node, size_bytes) for place, node in enumerate(readers)]
+    order = order_updates(requests, mirror, server, now_s).updates
+    groups = aggregate(order, mirror, server, distributors, now_s).groups
+    state = network.copy()
+    hops: list[Hop] = []
+    for group in reversed(groups):
+        source, start, after = server, now_s, None
+        if group.aggregator is not None:
+            source, after = group.aggregator, len(hops)
+            start = state.reserve(server, source, size_bytes, now_s)
+            hops.append(Hop(server, source, None, None, start))
+        for reader in group.updates:
+            end = state.reserve(source, reader.node, size_bytes, start)
+            hops.append(Hop(source, reader.node, after, reader.id, end))
+    return hops

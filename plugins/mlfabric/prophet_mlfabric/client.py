@@ -1,21 +1,18 @@
 """The worker's end of the connection to its coordinator.
 
-Rule of this file: one connection and one thread. conversation.py decides what to send and how long to wait.
+Rule of this file: one connection, whose answers a thread reads. The caller's threads send, and wait for answers.
 
-Only the thread touches the connection. Calls change the conversation under a lock and wake the thread. An exception in
-the thread ends it with one warning, and all updates go in arrival order from then on.
+A question is repeated until it is answered. If nothing is heard for longer than the bound meanwhile, the coordinator is
+*away*: updates go in arrival order until it has admitted this worker again. It is then told of all updates that it has
+not acknowledged, so that its count of versions stays true.
 
 A worker's round, in this order:
 
-    asking = coordinator.ask(size_bytes, version, norm)     # returns at once
-    permission = asking.permission.result()                 # returns when the update may start; always returns
+    permission = coordinator.ask(size_bytes, version, norm) # returns when the update may start; always returns
     if not permission.goes: discard the update, pull, compute from there
-    push all its blocks to the server (or send it to worker permission.aggregator at permission.address)
-    outcome = coordinator.done(asking, size_bytes).result() # the server has all of it (not called by a sum's members)
-    pull; the model now has at least outcome.version updates
-
-The next `ask` passes this `outcome.version` as its `version` if the pull began after it, or `permission.version` if
-pulls began earlier. So the coordinator never takes an update for fresher than it is, and the delay bound holds.
+    push all its blocks to the server
+    coordinator.done(permission)                            # the server has all of it
+    pull; the next `ask` passes the version of this model
 """
 
 from __future__ import annotations
@@ -23,316 +20,275 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import math
-import queue
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, InvalidStateError
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from prophet_mlfabric import messages as msg
-from prophet_mlfabric.conversation import Asking, Conversation, Outcome, Permission
-from prophet_mlfabric.nic_rates import NicWatch
 from prophet_mlfabric.settings import CoordinatorSettings, host_and_port
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.forks import free_in_forks
-from prophet_scheduler.hub import Connection, Hub, Owner, lives_or_ends
-from prophet_scheduler.learn.nic import interface_towards
+from prophet_scheduler.hub import lives_or_ends
 
 logger = logging.getLogger("prophet_scheduler")
 
-RECONNECT_S = (0.1, 2.0)
-"""First and longest wait, in seconds, before reconnecting; the wait doubles."""
-LINGER_S = 0.2
-"""Maximum seconds to send the last message."""
+RECONNECT_S = 0.5
+"""Seconds before reconnecting."""
+CONNECT_S = 2.0
+"""Maximum seconds to connect."""
+LONGEST_S = 60.0
+"""Maximum seconds to wait for a grant, however often the coordinator says to wait."""
+MOST_UNHEARD = 1000
+"""Maximum number of unacknowledged updates to remember; another one replaces the oldest."""
+CLOSE_S = 2.0
+
+
+@dataclass(frozen=True)
+class Permission:
+    """Decision about an update, which may start now.
+
+    `goes` is False if the update is dropped, for `reason`, before it costs a byte. `coordinated` is False if the
+    coordinator is away or slow: the update then goes in arrival order.
+    """
+
+    ask: msg.Ask
+    goes: bool
+    coordinated: bool
+    reason: str
 
 
 class CoordinatorClient:
-    """One worker's connection to its coordinator. Thread-safe; only `wait_for_others`, `wait_welcome` and `close`
-    block.
+    """One worker's connection to its coordinator. Thread-safe.
 
-    It is worker `worker` of `workers`. With `watch_nic` the NIC's rate is measured while updates are in flight, and
-    reported. Raises UserError for an invalid address, tenant or number. The constructor does not wait for a connection.
+    It is worker `worker`; `replicates` if it keeps a replica of the model. The reading thread calls `on_copy` with each
+    copy of the model that the replica needs, and `on_delay` with the delay of each applied update; neither may block.
+    Raises UserError for an invalid address, tenant or number. The constructor does not wait for a connection.
     """
 
-    def __init__(
-        self, settings: CoordinatorSettings, worker: int, workers: int | None = None, watch_nic: bool = True
-    ) -> None:
+    def __init__(self, settings: CoordinatorSettings, worker: int, replicates: bool = False) -> None:
         tenant, node = settings.tenant, settings.node
         try:
-            hello = msg.Hello(
+            self._hello = msg.Hello(
                 tenant=tenant,
                 worker=worker,
                 incarnation=secrets.randbits(53),
                 node=node or socket.gethostname(),
-                workers=workers,
-                staleness=settings.staleness,
-                replicates=settings.replica is not None,
+                replicates=replicates,
             )
         except ValueError:
             raise UserError(f"tenant {tenant!r}, worker {worker!r}, node {node!r}: one is invalid") from None
-        self._address = settings.address
-        place = host_and_port(settings.address, "the coordinator")
-        self._answered = free_in_forks(threading.Condition())
-        """Guards the conversation, which threads share."""
-        self._talk = Conversation(hello, settings.token, settings.bound_s, time.monotonic())
-        self._collect: Callable[[msg.Collect], None] = _ignore
-        self._copy: Callable[[msg.Copy], None] = _ignore
+        self._settings, self._bound_s = settings, settings.bound_s
+        self._place = host_and_port(settings.address, "the coordinator")
+        self.on_copy: Callable[[msg.Copy], None] = lambda order: None
+        self.on_delay: Callable[[int], None] = lambda delay: None
+        self._changed = free_in_forks(threading.Condition())
+        self._socket: socket.socket | None = None
+        """Connection on which the coordinator has admitted this worker."""
+        self.version = 0
+        """Newest version known: updates applied to the server's model."""
+        self.away = False
+        """True if updates do not wait for the coordinator."""
+        self._refused = ""
+        """Reason why the coordinator refuses this worker; empty if it does not."""
+        self._warned = False
+        self._heard_s = 0.0
         # A worker makes less than one update per millisecond, so a restart does not use a number again.
         self._numbers = itertools.count(time.time_ns() // 1_000_000)
-        self._closing = self._ended = self._warned = False
-        self._nic = NicWatch(interface_towards(place[0]) if watch_nic else None)
-        self._connection: Connection | None = None
-        self._hub = Hub(1, math.inf)
-        self._connector = _Connector(place, self._hub.wake)
+        self._question: msg.Request | None = None
+        """Question that waits for an answer."""
+        self._asked = -1
+        """Update that waits for a grant."""
+        self._answer: msg.Grant | msg.Denied | None = None
+        self._unheard: dict[int, msg.Done] = {}
+        self._died: tuple[int, ...] | None = None
+        """Workers that died; None until all others have ended or died."""
+        self._ended = free_in_forks(threading.Event())
         self._thread = threading.Thread(target=self._run, name="prophet-coordinator", daemon=True)
         self._thread.start()
 
-    @property
-    def version(self) -> int:
-        """Newest version known: updates applied to the server's model."""
-        with self._answered:
-            return self._talk.version
-
-    @property
-    def away(self) -> bool:
-        """True if the coordinator is away, so that updates go in arrival order."""
-        with self._answered:
-            return self._talk.away
+    # Calls of the worker.
 
     def wait_welcome(self, timeout_s: float) -> bool:
         """Wait until the coordinator has admitted this worker. Return True if it has.
 
         Raises UserError if the coordinator refuses it, for instance for a wrong token, since waiting would not help.
         """
-        with self._answered:
-            talk = self._talk
-            self._answered.wait_for(lambda: talk.welcomed or bool(talk.refused) or self._ended, timeout_s)
-            if talk.refused:
-                raise UserError(f"coordinator {self._address}: {talk.refused}")
-            return talk.welcomed
+        with self._changed:
+            self._changed.wait_for(lambda: self._socket or self._refused or self._ended.is_set(), timeout_s)
+            if self._refused:
+                raise UserError(f"coordinator {self._settings.address}: {self._refused}")
+            return self._socket is not None
 
-    def ask(self, size_bytes: int, version: int, norm: float) -> Asking:
-        """Ask to send an update of `size_bytes`, computed from `version` of the model, with Euclidean norm `norm`.
-
-        Raises UserError for impossible sizes, versions or norms.
+    def ask(self, size_bytes: int, version: int, norm: float) -> Permission:
+        """Wait for the permission to send an update of `size_bytes`, computed from `version` of the model, with
+        Euclidean norm `norm`. Raises UserError for impossible sizes, versions or norms.
         """
-        with self._talking() as talk:
-            return talk.ask(next(self._numbers), size_bytes, version, norm, time.monotonic())
+        try:
+            ask = msg.Ask(update=next(self._numbers), size_bytes=size_bytes, version=version, norm=norm)
+        except ValueError:
+            raise UserError(
+                f"an update of {size_bytes} bytes from version {version} with the norm {norm}: give numbers from 0 on"
+            ) from None
+        with self._changed:
+            self.version = max(self.version, version)
+            self._asked, self._answer = ask.update, None
+            ends_s = time.monotonic() + LONGEST_S
+            self._until(ask, lambda: self._answer is not None or time.monotonic() >= ends_s)
+            answer, self._asked = self._answer, -1
+            reason = self._refused or "the coordinator is away or slow"
+        match answer:
+            case msg.Grant():
+                if not answer.dropped:
+                    time.sleep(min(answer.start_s, self._bound_s))
+                return Permission(ask, not answer.dropped, True, answer.reason)
+            case msg.Denied():
+                return Permission(ask, True, False, answer.text)
+        return Permission(ask, True, False, reason)
 
-    def done(self, asking: Asking, size_bytes: int) -> Future[Outcome]:
-        """Report that the server has acknowledged every byte. Return `asking.outcome`. A second call does nothing.
-
-        Call it also for an update that was reported lost but is in the model after all.
-        """
-        with self._talking() as talk:
-            talk.done(asking.update, size_bytes, time.monotonic())
-        return asking.outcome
-
-    def on_collect(self, collect: Callable[[msg.Collect], None], address: str) -> None:
-        """Offer to sum updates that are sent to `address`. The client's thread calls `collect` for each sum."""
-        with self._talking() as talk:
-            self._collect = collect
-            talk.aggregates(address)
-
-    def collected(self, number: int) -> Future[Permission]:
-        """Report that a collection has arrived and is summed. The future completes when the sum may be pushed."""
-        with self._talking() as talk:
-            return talk.collected(number, time.monotonic()).permission
-
-    def pushed_sum(self, number: int, size_bytes: int) -> None:
-        """Report that the server has all of the sum. The workers of its members then get their outcomes."""
-        with self._talking() as talk:
-            talk.done(number, size_bytes, time.monotonic(), sum=True)
-
-    def on_copy(self, copy: Callable[[msg.Copy], None]) -> None:
-        """Set the function that the client's thread calls for each copy of the model to hand to the replica."""
-        self._copy = copy  # earlier orders are repeated
+    def done(self, permission: Permission) -> None:
+        """Report that the server has acknowledged every byte."""
+        done = msg.Done(**permission.ask.model_dump(exclude={"kind"}))
+        with self._changed:
+            self._unheard[done.update] = done
+            if len(self._unheard) > MOST_UNHEARD:
+                del self._unheard[next(iter(self._unheard))]
+            self._send(done)
 
     def copied(self, number: int, reason: str = "") -> None:
-        """Report that the replica has stored copy `number` or, with `reason`, why it has not."""
-        with self._talking() as talk:
-            talk.copied(number, reason)
-
-    def clock(self, rounds: int, models: int) -> Future[bool]:
-        """Report finished rounds and read models, the first ones included. If the two are equal, the future completes
-        when the next model may be read: True if the bound on leads allows it, False if the coordinator is away.
+        """Report that copy `number` is in the replica or, with `reason`, why it is not. If this is lost, the
+        coordinator asks again.
         """
-        with self._talking() as talk:
-            return talk.clock(rounds, models, time.monotonic())
+        with self._changed:
+            self._send(msg.Copied(number=number, reason=reason[: msg.MOST_REASON]))
 
     def wait_for_others(self) -> tuple[int, ...]:
         """Wait, when this worker ends, until all others have ended or died. Return the dead workers. If the coordinator
         is away, return none at once.
         """
-        with self._answered:
-            talk = self._talk
-            if not talk.away:
-                talk.leave(time.monotonic())
-                self._hub.wake()
-                self._answered.wait_for(lambda: talk.away or talk.died is not None)
-            return (not talk.away and talk.died) or ()
+        with self._changed:
+            self._until(msg.Bye(), lambda: self._died is not None)
+            return self._died or ()
 
     def close(self) -> None:
-        """Close the connection; open updates go in arrival order."""
-        with self._answered:
-            self._closing = True
-        self._hub.wake()
-        if threading.current_thread() is not self._thread:
-            self._thread.join(2.0)
+        """End the connection; later updates go in arrival order."""
+        with self._changed:
+            self._send(msg.Bye())  # else the coordinator would count this worker as dead
+            if self._socket is not None:
+                with contextlib.suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_WR)
+            self._ended.set()
+            self._changed.notify_all()
+        self._thread.join(CLOSE_S)
 
-    @contextlib.contextmanager
-    def _talking(self) -> Iterator[Conversation]:
-        """Lock the conversation for a change, then wake the thread. If that has ended, deliver the results here."""
-        with self._answered:
-            yield self._talk
-        self._hub.wake()
-        if self._ended:
-            self._deliver()
+    def _until(self, question: msg.Request, answered: Callable[[], bool]) -> None:
+        """Repeat a question until it is answered, or the coordinator is away."""
+        self._heard_s = time.monotonic()
+        self._question = question
+        while not (answered() or self.away or self._ended.is_set()):
+            self._send(question)
+            self._changed.wait_for(lambda: answered() or self.away or self._ended.is_set(), self._bound_s / 4)
+            if time.monotonic() - self._heard_s >= self._bound_s and not answered():
+                self._be_away(f"it has not answered for {self._bound_s:g} s")
+        self._question = None
 
-    # The client's thread.
+    def _send(self, message: msg.Request) -> None:
+        """Send a message, if this worker is admitted."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):  # the thread notices
+                self._socket.sendall(msg.framed(message))
 
-    def _run(self) -> None:
-        try:
-            self._serve()
-        except Exception as error:
-            # Prophet's own failure: the job continues without it.
-            self._warn(f"{type(error).__name__}: {error}")
-        finally:
-            self._end()
-
-    def _serve(self) -> None:
-        self._connector.start()
-        while not self._closing:
-            now = time.monotonic()
-            made = self._connector.take()
-            if made is not None:
-                with self._answered:
-                    self._talk.connected()
-                owner = Owner(msg.LENGTH_BYTES + msg.MOST_ANSWER_BYTES, received=self._received, closed=self._closed)
-                self._connection = self._hub.adopt(made, owner)
-            with self._answered:
-                self._nic.look(self._talk, now)
-                self._talk.turn(now)
-                away, why = self._talk.away, self._talk.refused
-                next_s = min(self._talk.next_s, self._nic.next_s)
-                self._answered.notify_all()
-            if away:
-                self._warn(why or f"it has not answered for {self._talk.bound_s:g} s")
-            self._deliver()
-            self._hub.turn(next_s)
-
-    def _closed(self, connection: Connection) -> None:
-        self._connection = None
-        self._connector.start()
-
-    def _received(self, connection: Connection) -> None:
-        try:
-            for data in msg.take_frames(connection.received, msg.MOST_ANSWER_BYTES):
-                answer = msg.decode_answer(data)
-                if isinstance(answer, msg.Welcome):
-                    self._connector.is_answered()
-                if isinstance(answer, msg.Denied):
-                    logger.debug("the coordinator refuses: %s", answer.text)
-                with self._answered:
-                    self._talk.receive(answer, time.monotonic())
-        except UserError as error:
-            logger.debug("an answer is not a coordinator's: %s", error)
-            connection.close()
-
-    def _deliver(self) -> None:
-        """Send messages and deliver results."""
-        with self._answered:
-            messages, results = self._talk.take()
-        for message in messages:
-            # Without a connection, `turn` repeats the message later, or gives up on its answer.
-            if self._connection is not None and not self._ended:
-                self._connection.send(msg.framed(message))
-        for future, value in results:
-            if isinstance(value, msg.Collect):
-                self._collect(value)
-            elif isinstance(value, msg.Copy):
-                self._copy(value)
-            elif future is not None:
-                with contextlib.suppress(InvalidStateError):  # it was cancelled
-                    future.set_result(value)
-
-    def _warn(self, why: str) -> None:
+    def _be_away(self, why: str) -> None:
+        self.away = True
+        if self._socket is not None:  # its buffer must not fill up
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket = None
+        self._changed.notify_all()
         if not self._warned:
             self._warned = True
             logger.warning(
                 "the coordinator at %s is unavailable (%s); updates go in arrival order until it is back",
-                self._address,
+                self._settings.address,
                 why,
             )
 
-    def _end(self) -> None:
-        """Release everything that is open, since no answer will arrive."""
-        if self._talk.welcomed and self._connection is not None:
-            with contextlib.suppress(Exception):  # without a Bye, the coordinator would count this worker as dead
-                self._connection.send(msg.framed(msg.Bye()))
-        with self._answered:
-            self._ended = True
-            self._talk.end(time.monotonic())
-            self._answered.notify_all()
-        self._deliver()
-        self._connector.stop()
-        if self._connection is not None:
-            self._connection.end()
-        until_s = time.monotonic() + LINGER_S
-        while self._connection is not None and time.monotonic() < until_s:
-            self._hub.turn(until_s)
-        self._hub.close()
+    # The reading thread.
 
+    def _run(self) -> None:
+        why = "this worker has left it"
+        try:
+            while not self._ended.is_set():
+                try:
+                    with socket.create_connection(self._place, CONNECT_S) as own:
+                        self._read(own)
+                except (OSError, UserError) as error:
+                    logger.debug("no connection to the coordinator: %s", error)
+                self._ended.wait(RECONNECT_S)
+        except Exception as error:
+            # Prophet's own failure: the job continues without it.
+            why = f"{type(error).__name__}: {error}"
+        with self._changed:
+            self._warned = self._warned or self._ended.is_set()
+            self._ended.set()
+            self._be_away(why)
 
-class _Connector:
-    """Connects in a thread of its own, since resolving a name and connecting may take long."""
+    def _read(self, own: socket.socket) -> None:
+        """Introduce this worker, then handle all answers."""
+        lives_or_ends(own)
+        own.settimeout(None)
+        own.sendall(msg.framed(self._hello))
+        received = bytearray()
+        try:
+            while data := own.recv(1 << 16):
+                received += data
+                for frame in msg.take_frames(received, msg.MOST_ANSWER_BYTES):
+                    with self._changed:
+                        self._take(msg.decode_answer(frame), own)
+                        self._changed.notify_all()
+        finally:
+            with self._changed:
+                if self._socket is own:
+                    self._socket = None
 
-    def __init__(self, place: tuple[str, int], made: Callable[[], None]) -> None:
-        """`made` is called from any thread when `take` has a connection."""
-        self._place = place
-        self._made = made
-        self._stopping = threading.Event()
-        self._wait_s = 0.0
-        self._sockets: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
-
-    def start(self) -> None:
-        """Try, in the background, until a connection is made."""
-        if not self._stopping.is_set():
-            threading.Thread(target=self._connect, name="prophet-coordinator-connects", daemon=True).start()
-
-    def take(self) -> socket.socket | None:
-        with contextlib.suppress(queue.Empty):
-            return self._sockets.get_nowait()
-        return None
-
-    def is_answered(self) -> None:
-        """Reset the wait before the next connection to its minimum."""
-        self._wait_s = RECONNECT_S[0]
-
-    def stop(self) -> None:
-        self._stopping.set()
-        while (made := self.take()) is not None:
-            made.close()
-
-    def _connect(self) -> None:
-        first_s, longest_s = RECONNECT_S
-        while not self._stopping.wait(self._wait_s):
-            self._wait_s = min(max(first_s, 2 * self._wait_s), longest_s)
-            try:
-                made = socket.create_connection(self._place, longest_s)
-            except OSError as error:
-                logger.debug("no connection to the coordinator: %s", error)
-                continue
-            lives_or_ends(made)
-            self._sockets.put(made)
-            if self._stopping.is_set():
-                self.stop()
-            self._made()
+    def _take(self, answer: msg.Answer, own: socket.socket) -> None:
+        if self._socket is own:
+            self._heard_s = time.monotonic()
+        elif not isinstance(answer, msg.Challenge | msg.Welcome | msg.Denied):
             return
-
-
-def _ignore(what: object) -> None:
-    pass
+        match answer:
+            case msg.Challenge():
+                hello = self._hello.model_copy(update={"version": self.version})
+                proof = msg.prove(self._settings.token, answer.nonce, hello)
+                own.sendall(msg.framed(hello.model_copy(update={"proof": proof})))
+            case msg.Welcome():
+                self._hello = self._hello.model_copy(update={"epoch": answer.epoch})
+                self.version = max(self.version, answer.version)
+                self._socket, self.away, self._refused = own, False, ""
+                for message in (*self._unheard.values(), self._question):
+                    if message is not None:
+                        self._send(message)
+            case msg.Grant():
+                self.version = max(self.version, answer.version)
+                if answer.update == self._asked:
+                    self._answer = answer
+            case msg.Applied():
+                self.version = max(self.version, answer.version)
+                if self._unheard.pop(answer.update, None) is not None:
+                    self.on_delay(answer.delay)
+            case msg.Denied(update=None):
+                if self._socket is not own:
+                    self._refused = answer.text
+                    self._be_away(answer.text)
+                    raise UserError(answer.text)
+                logger.debug("the coordinator refuses: %s", answer.text)
+            case msg.Denied():
+                self._unheard.pop(answer.update or 0, None)
+                if answer.update == self._asked:
+                    self._answer = answer
+            case msg.Copy():
+                self.on_copy(answer)
+            case msg.Parting():
+                self._died = None if answer.working else answer.died

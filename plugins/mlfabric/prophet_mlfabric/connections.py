@@ -68,10 +68,17 @@ class Connections(Generic[C]):
 
     def closed(self, connection: C) -> None:
         """Forget a connection; its worker may reconnect."""
+        if (speaker := self._drop(connection)) is not None:
+            name, worker = speaker
+            self.jobs[name].disconnected(worker)
+
+    def _drop(self, connection: C) -> tuple[str, int] | None:
+        """Forget a connection. Return whose it was."""
         self._nonces.pop(connection, None)
         speaker = self._speakers.pop(connection, None)
         if speaker is not None:
             del self._connections[speaker]
+        return speaker
 
     def notices(self) -> list[str]:
         """Return new lines for the operator about a job, each once."""
@@ -97,8 +104,9 @@ class Connections(Generic[C]):
         # A worker keeps only its newest connection, and a connection only the worker that it proved last.
         speaker = name, hello.worker
         before = self._connections.get(speaker, connection)
-        self.closed(before)
-        self.closed(connection)
+        self._drop(before)
+        if (other := self._drop(connection)) not in (None, speaker):
+            self.jobs[name].disconnected(other[1])
         self._speakers[connection], self._connections[speaker], self._nonces[connection] = speaker, connection, nonce
         ended: list[Outgoing[C]] = [(before, None)] if before != connection else []
         return ended + self._sent(name, said)
@@ -115,7 +123,7 @@ class Connections(Generic[C]):
         self.jobs[name].reset()
         spoken = [connection for connection, (tenant, _) in self._speakers.items() if tenant == name]
         for connection in spoken:
-            self.closed(connection)
+            self._drop(connection)
         return [(connection, None) for connection in spoken]
 
     def _sent(self, name: str, said: list[Addressed]) -> list[Outgoing[C]]:

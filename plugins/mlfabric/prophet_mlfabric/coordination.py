@@ -1,20 +1,19 @@
 """The coordinator of one job: requests in, answers out, the time passed in (MLfabric, section 4).
 
-Rule of this file: answers to workers, and the count of applied updates. scheduler.py decides orders, aggregators and
-drops; timetable.py decides starts; connections.py maps connections to workers.
+Rule of this file: answers to workers, and the count of applied updates. ordering.py decides orders and drops;
+timetable.py decides starts; connections.py maps connections to workers.
 
 A batch is decided every `batch_s` (section 7: 100 ms), or sooner if the server's NIC would run out of work: more
 updates in a batch give a better order, but waiting with an idle NIC costs time.
 
-An update counts as applied, once, when its pusher reports that the server has all of it. Updates without a grant count
+An update counts as applied, once, when its worker reports that the server has all of it. Updates without a grant count
 too: their workers found the coordinator away or too slow. The delay bound holds as long as there are none of these.
 
-A worker's grants are released if it is silent for `dead_s` or restarts; a single grant if its transfer is `lease_s`
-late. The updates in a sum are lost with their aggregator. If the sum has reached the server after all, their workers
-find them in the model and report them.
+The rates of workers' NICs (section 4: network monitor) are learned from their pushes.
 
-With bounded staleness workers report their progress after each round; leads.py decides who may continue. With a replica
-of the model, lag.py decides which updates may go before the replica has another copy.
+A worker's grants are released if it has no connection for `dead_s` or restarts; a single grant if its push is `lease_s`
+late. The worker is not told: if it asks again, its update waits again, and if it reports the update, that counts. With
+a replica of the model, lag.py decides which updates may go before the replica has another copy.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from prophet_mlfabric import messages as msg
-from prophet_mlfabric.job import CoordinatedJob, Counts, JobWorker, Manner, OpenCollection, OpenUpdate, Terms
 from prophet_mlfabric.lag import ReplicaLag
-from prophet_mlfabric.leads import LeadBound
 from prophet_mlfabric.network import Link, NetworkState, Node
-from prophet_mlfabric.ordering import Update
-from prophet_mlfabric.scheduler import Kind, PlannedTransfer, Scheduler
-from prophet_mlfabric.timetable import LEAD_S, Timetable
+from prophet_mlfabric.ordering import Update, order_updates
+from prophet_mlfabric.timetable import LEAD_S, Push, Timetable
+from prophet_scheduler.core.errors import UserError
 
 Addressed: TypeAlias = tuple[int, msg.Answer]
 """Worker, and a message to it."""
 
+SERVER: Node = 0
 MOST_OPEN = 64
 """Maximum open updates of one worker. More are refused before they cost anything."""
 MOST_KEPT = 128
@@ -43,13 +42,71 @@ MOST_KEPT = 128
 MOST_BATCH = 64
 """Maximum updates in a batch. The scheduler is quadratic, and everybody waits for it."""
 MOST_PLANNED = 32
-"""Number of planned transfers from which on no further batch is decided. A later batch has more to choose from."""
+"""Number of planned pushes from which on no further batch is decided. A later batch has more to choose from."""
 CHECK_S = 0.5
 """Seconds between two checks for dead workers."""
-MOURNED = 3
-"""Multiple of `dead_s` after which the end of a job no longer waits for a silent worker."""
-COLLECTIONS = 1 << 20
-"""Collection numbers in each epoch, so that a sum from before a restart is never mistaken for another."""
+COPIES = 1 << 20
+"""Copy numbers in each epoch, so that a copy from before a restart is never mistaken for another."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Terms of a job's coordinator. Times in seconds, rates in bytes per second.
+
+    `delay_bound` is tau_max, None for none. `divergence_bound` is Div_max, None without a replica. `server_rate` is the
+    rate of the parameter server's NIC (None: `rate`). A worker's NIC has `rate` until its pushes show another. Raises
+    UserError for impossible values.
+    """
+
+    delay_bound: int | None = None
+    rate: float = 1.25e9
+    server_rate: float | None = None
+    batch_s: float = 0.1
+    dead_s: float = 10.0
+    lease_s: float = 30.0
+    most_workers: int = 4096
+    most_waiting: int = 16384
+    divergence_bound: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.delay_bound is not None and self.delay_bound < 1:
+            raise UserError(f"--delay-bound {self.delay_bound}: an update has a delay of 1 even alone; give 1 or more")
+        if self.divergence_bound is not None and not 0 < self.divergence_bound < math.inf:
+            raise UserError(f"--divergence-bound {self.divergence_bound:g}: it is a norm; give a number above 0")
+
+
+@dataclass
+class Counts:
+    """Outcomes of a job's updates so far. `greatest_delay` is that of Eq. 9, of the updates with a grant."""
+
+    applied: int = 0
+    dropped: int = 0
+    lost: int = 0
+    """Updates that were asked for and not reported; a late report counts as applied."""
+    ungranted: int = 0
+    """Applied updates that went without a grant."""
+    refused: int = 0
+    died: int = 0
+    greatest_delay: int = 0
+
+
+@dataclass
+class JobWorker:
+    """A worker that has joined."""
+
+    number: int
+    incarnation: int
+    heard_s: float
+    replicates: bool
+    node: Node = -1
+    connected: bool = True
+    alive: bool = True
+    ended: bool = False
+    open: dict[int, Push] = field(default_factory=dict)
+    finished: dict[int, msg.Applied | msg.Grant] = field(default_factory=dict)
+    """Last answers about the newest finished updates."""
+    forgotten: int = 0
+    """Updates below this number are finished, and their outcomes are no longer known."""
 
 
 class Coordination:
@@ -72,245 +129,158 @@ class Coordination:
     def _start(self, epoch: int) -> None:
         terms = self.terms
         self.epoch = epoch
-        self._job = CoordinatedJob()
         self._nodes: dict[str, Node] = {}
+        """Workers' NICs by name; node 0 is the server's."""
         self._network = NetworkState((), ())
-        server = self._node(terms.server)
-        most = math.inf if terms.divergence_bound is None else terms.divergence_bound
-        self._scheduler = Scheduler(server, (), terms.delay_bound, divergence_bound=most)
-        self._timetable = Timetable(server, terms.delay_bound)
-        self._open: dict[int, OpenUpdate] = {}
-        """Open updates by the scheduler's number."""
-        self._ready: list[OpenUpdate] = []
+        self._add_link(terms.rate if terms.server_rate is None else terms.server_rate)
+        self._timetable = Timetable(SERVER, terms.delay_bound)
+        self._ready: list[Push] = []
         """Updates for the next batches."""
-        self._held: list[OpenUpdate] = []
-        """Updates that have to wait until workers have read the model."""
         self._serials = itertools.count()
-        self._collections: dict[int, OpenCollection] = {}
-        self._first_number = self._next_number = (epoch & 0xFFFFFFFF) * COLLECTIONS
-        self.lag = ReplicaLag(most, self._first_number)
+        most = math.inf if terms.divergence_bound is None else terms.divergence_bound
+        self.lag = ReplicaLag(most, (epoch & 0xFFFFFFFF) * COPIES)
         """Lag of the model's replica; its bound is infinite if there is none."""
         self._waits_for_copy = False
-        self._check_s = -math.inf
+        self._check_s = self.next_s = -math.inf
+        """Times of the next check, and at which to call `turn` if nothing is received before."""
         self._to_say: list[Addressed] = []
-        self.next_s = math.inf
-        """Time at which to call `turn` if nothing is received before."""
+        self._begin()
 
-    @property
-    def version(self) -> int:
+    def _begin(self) -> None:
+        """Begin a job. A returning worker of a former one, with another model, finds a restarted coordinator."""
+        self._workers: dict[int, JobWorker] = {}
+        self.version = 0
         """Updates applied: the model's version (Eq. 9)."""
-        return self._job.version
+        self._base = 0
+        """Newest version that workers know from earlier coordinators."""
+        self._left_behind: set[int] = set()
+        """Dead workers that the others were told not to wait for."""
+        self.lag.begin()
 
-    @property
-    def replicated(self) -> bool:
-        """True if a replica's lag is bounded."""
-        return self.terms.divergence_bound is not None
+    def open_updates(self) -> list[tuple[int, int]]:
+        """Return pairs of worker and update that were asked for and are not finished."""
+        return [(worker.number, number) for worker in self._workers.values() for number in worker.open]
 
     # Requests.
 
     def join(self, hello: msg.Hello, now_s: float) -> list[Addressed]:
         """Admit a worker whose connection has proved the token. A refusal changes nothing."""
-        known = self._job.workers.get(hello.worker)
+        known = self._workers.get(hello.worker)
         anew = known is None or known.incarnation != hello.incarnation
-        begins = anew and not any(worker.alive for worker in self._job.workers.values())
-        if why := self._other_manner(hello, None if begins else self._job.manner):
+        begins = anew and not any(worker.alive for worker in self._workers.values())
+        if hello.replicates and not self.lag.bounded:
+            why = "PROPHET_REPLICA is set, but the coordinator has no bound: start it with --divergence-bound"
             return [self._refusal(hello.worker, why)]
-        if known is None and not begins and len(self._job.workers) >= self.terms.most_workers:
-            return [self._refusal(hello.worker, f"the limit of {len(self._job.workers)} workers is reached")]
+        if known is None and not begins and len(self._workers) >= self.terms.most_workers:
+            return [self._refusal(hello.worker, f"the limit of {len(self._workers)} workers is reached")]
         if hello.node not in self._nodes and len(self._nodes) > 2 * self.terms.most_workers:
             return [self._refusal(hello.worker, f"the limit of {len(self._nodes)} nodes is reached")]
         if begins:
-            known = None
+            self.epoch += bool(self._workers)
             self._begin()
-        if known is not None and known.incarnation != hello.incarnation:
-            del self._job.workers[hello.worker]  # first, so that no message about its past reaches the new one
-            self._forget(known, "its worker restarted")
-            known = None
-        if known is None:
+        elif known is not None and anew:
+            self._forget(known)
+        if anew or known is None:
             known = JobWorker(hello.worker, hello.incarnation, now_s, hello.replicates)
-            self._job.workers[known.number] = known
-        if self._job.manner is None:
-            self._job.manner = Manner.of(hello)
-            if hello.staleness is not None and hello.workers is not None:
-                self._job.leads, self._job.leads_since_s = LeadBound(hello.staleness, hello.workers), now_s
-        known.node, known.sums_at, known.ended = self._node(hello.node), hello.sums_at, False
-        self._lives(known, now_s)
+            self._workers[known.number] = known
+        known.node, known.ended = self._node(hello.node), False
+        known.heard_s, known.alive, known.connected = now_s, True, True
         # A restarted coordinator continues from the newest version that its workers know.
-        if hello.epoch != self.epoch and hello.version > self._job.base:
-            self._job.version += hello.version - self._job.base
-            self._job.base = hello.version
-        self._say(known, msg.Welcome(epoch=self.epoch, version=self.version))
+        if hello.epoch != self.epoch and hello.version > self._base:
+            self.version += hello.version - self._base
+            self._base = hello.version
+        self._say(known.number, msg.Welcome(epoch=self.epoch, version=self.version))
         return self._said()
 
-    def _begin(self) -> None:
-        """Begin another job, with another model. A returning worker of the former job finds a restarted coordinator."""
-        self.epoch += bool(self._job.workers)
-        self._job = CoordinatedJob()
-        self.lag.begin()
-
-    def _other_manner(self, hello: msg.Hello, others: Manner | None) -> str:
-        """Return why a worker cannot train with the others; empty if it can."""
-        staleness, workers = manner = Manner.of(hello)
-        if others not in (None, manner):
-            return f"{manner}, but others of this job have {others}: make them alike"
-        if staleness is not None and not hello.worker < (workers or 0) <= self.terms.most_workers:
-            return f"{manner}: that is no valid number of workers for worker {hello.worker}"
-        if hello.replicates and not self.replicated:
-            return "PROPHET_REPLICA is set, but the coordinator has no bound: start it with --divergence-bound"
-        if staleness == 0 and self.terms.delay_bound is not None:
-            return f"{manner}: in step no update is late, so start the coordinator without --delay-bound"
-        return ""
-
-    def _lives(self, worker: JobWorker, now_s: float) -> None:
-        worker.heard_s, worker.alive = now_s, True
-        self._job.leads.lives(worker.number)
+    def disconnected(self, worker: int) -> None:
+        """Record that a worker has no connection; it may reconnect."""
+        if worker in self._workers:
+            self._workers[worker].connected = False
 
     def receive(self, worker: int, request: msg.Request, now_s: float) -> list[Addressed]:
         """Handle a request of `worker`. A refused one changes nothing."""
-        known = self._job.workers.get(worker)
+        known = self._workers.get(worker)
         if known is None:
             return [self._refusal(worker, f"worker {worker} has not said hello")]
         leaves = isinstance(request, msg.Bye)
         first, known.ended = leaves and not known.ended, leaves
-        self._lives(known, now_s)
+        known.heard_s, known.alive = now_s, True
         match request:
             case msg.Ask():
-                (self._ask_sum if request.sum else self._ask)(known, request, now_s)
+                self._ask(known, request, now_s)
             case msg.Done():
-                (self._done_sum if request.sum else self._done)(known, request, now_s)
-            case msg.Clock():
-                self._clock(known, request)
+                self._done(known, request, now_s)
             case msg.Copied():
                 self.lag.answered(request.number, worker, request.reason, now_s)
-            case msg.Beat():
-                if request.up is not None:
-                    self._network.uplinks[known.node] = Link.constant(request.up)
             case msg.Bye():
-                self._forget(known, "it has ended")
-                self._part(known, first, now_s)
+                self._forget(known)
+                self._part(known, first)
         return self._said()
 
     def _ask(self, worker: JobWorker, ask: msg.Ask, now_s: float) -> None:
-        number = ask.update
+        number, known = ask.update, worker.open.get(ask.update)
+        why = ""
         if number in worker.finished:
-            self._say(worker, worker.finished[number])
-        elif number in worker.open:
-            grant = worker.open[number].grant
-            self._say(worker, grant.model_copy(update={"start_s": 0.0}) if grant else msg.Wait(update=number))
+            self._say(worker.number, worker.finished[number])
+        elif known is not None and known.started_s is not None:
+            self._say(worker.number, msg.Grant(update=number, version=self.version))
+        elif known is not None:
+            self._say(worker.number, msg.Wait(update=number))
         elif number < worker.forgotten:
-            self._refuse(worker, f"update {number} was finished long ago", ask)
+            why = f"update {number} was finished long ago"
         elif ask.version > self.version:
-            self._refuse(worker, f"version {ask.version} is newer than the model, which has {self.version}", ask)
+            why = f"version {ask.version} is newer than the model, which has {self.version}"
         elif len(worker.open) >= MOST_OPEN:
-            self._refuse(worker, f"{MOST_OPEN} updates of worker {worker.number} are open, which is the limit", ask)
-        elif len(self._ready) + len(self._held) >= self.terms.most_waiting:
-            self._refuse(worker, f"{self.terms.most_waiting} updates are waiting, which is the limit", ask)
+            why = f"{MOST_OPEN} updates of worker {worker.number} are open, which is the limit"
+        elif len(self._ready) >= self.terms.most_waiting:
+            why = f"{self.terms.most_waiting} updates are waiting, which is the limit"
         else:
             update = Update(next(self._serials), worker.node, float(ask.size_bytes), ask.version, ask.norm)
-            entry = worker.open[number] = self._open[update.id] = OpenUpdate(worker, ask, update, now_s)
-            (self._ready if self._job.leads.may_send(worker.number) else self._held).append(entry)
-            self._say(worker, msg.Wait(update=number))
+            worker.open[number] = push = Push(worker.number, number, update, now_s)
+            self._ready.append(push)
+            self._say(worker.number, msg.Wait(update=number))
+        if why:
+            self._to_say.append(self._refusal(worker.number, why, number))
 
     def _done(self, worker: JobWorker, done: msg.Done, now_s: float) -> None:
-        number, norm, granted = done.update, done.norm, False
+        number, norm, granted, counts = done.update, done.norm, False, self.counts
         said = worker.finished.get(number)
         if isinstance(said, msg.Applied):
-            self._say(worker, said)
+            self._say(worker.number, said)
             return
         if number < worker.forgotten:
-            self._refuse(worker, f"update {number} was finished long ago", done)
+            self._to_say.append(self._refusal(worker.number, f"update {number} was finished long ago", number))
             return
         # An update that is not open was never asked for, or it was lost or dropped but sent all the same.
-        if (entry := worker.open.get(number)) is not None:
-            norm, granted = entry.ask.norm, entry.grant is not None and entry.collection is None
-            if granted and entry.transfer is not None:
-                self._timetable.ended(entry.transfer, now_s)
-            self._close(entry)
-        self.counts.applied_bytes += done.size_bytes
-        self._apply(worker, number, done.version, norm, granted)
-
-    def _apply(self, worker: JobWorker, number: int, version: int, norm: float, granted: bool) -> None:
-        counts = self.counts
+        if (push := worker.open.get(number)) is not None:
+            norm, granted = push.update.norm, push.started_s is not None
+            node, uplinks = push.update.node, self._network.uplinks
+            uplinks[node] = Link.constant(self._timetable.learned(push, now_s, uplinks[node].rates[0]))
+            self._close(push)
         self.lag.changed(norm)
-        self._job.version += 1
-        delay = max(1, self.version - version)
+        self.version += 1
+        delay = max(1, self.version - done.version)
         counts.applied += 1
         if granted:
             counts.greatest_delay = max(counts.greatest_delay, delay)
         else:
             counts.ungranted += 1
-            counts.greatest_ungranted_delay = max(counts.greatest_ungranted_delay, delay)
         self._finish(worker, msg.Applied(update=number, version=self.version, delay=delay))
 
-    def _ask_sum(self, worker: JobWorker, ask: msg.Ask, now_s: float) -> None:
-        """Record that all updates of a collection have reached their aggregator."""
-        collection = self._collections.get(ask.update)
-        if collection is None or collection.aggregator is not worker:
-            self._refuse(worker, f"there is no collection {ask.update} of worker {worker.number}", ask)
-        elif collection.grant is not None:
-            self._say(worker, collection.grant.model_copy(update={"start_s": 0.0}))
-        else:
-            self._say(worker, msg.Wait(update=ask.update, sum=True))
-            collection.transfer.ready = True
-            for member in collection.members:
-                if member.transfer is not None:
-                    self._timetable.withdraw(member.transfer)
-
-    def _done_sum(self, worker: JobWorker, done: msg.Done, now_s: float) -> None:
-        number = done.update
-        collection = self._collections.get(number)
-        known = self._first_number <= number < self._next_number
-        if not known or (collection is not None and collection.aggregator is not worker):
-            self._refuse(worker, f"there is no collection {number} of worker {worker.number}", done)
-            return
-        if collection is not None:
-            del self._collections[number]
-            self._timetable.ended(collection.transfer, now_s)
-            self.counts.sums += 1
-            self.counts.applied_bytes += done.size_bytes  # the sum is sent to the server once
-            for member in collection.members:
-                self._close(member)
-                asked, granted = member.ask, collection.grant is not None
-                self._apply(member.worker, asked.update, asked.version, asked.norm, granted)
-        self._say(worker, msg.Applied(update=number, sum=True, version=self.version))
-
-    def _clock(self, worker: JobWorker, clock: msg.Clock) -> None:
-        leads = self._job.leads
-        if not leads.bounded:
-            self._refuse(worker, f"worker {worker.number} joined without a staleness")
-            return
-        leads.heard(worker.number, clock.rounds, clock.models)
-        worker.proceeds_at = clock.rounds if leads.waits(worker.number) else None
-        self._look_at_leads()
-        if worker.proceeds_at is not None:
-            self._say(worker, msg.Proceed(rounds=clock.rounds, now=False))
-
-    def _look_at_leads(self) -> None:
-        """Let workers continue once the ones they waited for have progressed or died."""
-        leads = self._job.leads
-        for worker in self._job.workers.values():
-            if worker.proceeds_at is not None and leads.may_read(worker.number):
-                self._say(worker, msg.Proceed(rounds=worker.proceeds_at, now=True))
-                worker.proceeds_at = None
-        held, self._held = self._held, []
-        for entry in held:
-            (self._ready if leads.may_send(entry.worker.number) else self._held).append(entry)
-
-    def _part(self, worker: JobWorker, first: bool, now_s: float) -> None:
+    def _part(self, worker: JobWorker, first: bool) -> None:
         """Tell a worker that has ended how many others still work, and which have died. Once none works, tell all."""
-        workers = self._job.workers.values()
-        left = {other.number: other for other in workers if not other.ended}
-        working = {number for number, other in left.items() if now_s - other.heard_s <= MOURNED * self.terms.dead_s}
-        died = (self._job.left_behind | left.keys()) - working
+        workers = self._workers.values()
+        working = sum(other.alive for other in workers)
+        died = self._left_behind | {other.number for other in workers if not (other.alive or other.ended)}
         if not working:
-            self._job.left_behind = died
+            self._left_behind = died
         for other in [other for other in workers if other.ended] if first and not working else [worker]:
-            self._say(other, msg.Parting(working=len(working), died=tuple(sorted(died))))
+            self._say(other.number, msg.Parting(working=working, died=tuple(sorted(died))))
 
     # Timed actions.
 
     def turn(self, now_s: float) -> list[Addressed]:
-        """Decide batches, start transfers and release the grants of dead workers."""
+        """Decide batches, start pushes and release the grants of dead workers."""
         if now_s >= self._check_s:
             self._check(now_s)
         self._timetable.book(self._network, now_s)
@@ -330,189 +300,118 @@ class Coordination:
         return min(opened_s + self.terms.batch_s, max(opened_s, self._timetable.busy_until_s - LEAD_S))
 
     def _decide(self, now_s: float) -> None:
-        """Plan the transfers of one batch, in the scheduler's order."""
+        """Plan the pushes of one batch, in the scheduler's order."""
         batch, self._ready = self._ready[:MOST_BATCH], self._ready[MOST_BATCH:]
-        network = self._timetable.book(self._network, now_s, None)
-        scheduler = self._scheduler
-        aggregators = self._job.aggregators(scheduler.server)
-        # Since the last batch, scheduled updates may have been lost, and others applied without a grant.
-        scheduler.version = self.version + self._timetable.outstanding
-        scheduler.aggregators = tuple(aggregators)
-        schedule = scheduler.schedule([entry.update for entry in batch], network, now_s, self._timetable.busy_until_s)
-        self.counts.batches += 1
-        self._drop(schedule.dropped)
-        for transfer in schedule.transfers:
-            members = self._entries(transfer.updates)
-            if transfer.kind is Kind.SUM:
-                collection = OpenCollection(self._next_number, aggregators[transfer.source], transfer, members)
-                self._collections[self._next_number] = collection
-                self._next_number += 1
-                for member, leg in zip(members, transfer.after, strict=True):
-                    member.transfer, member.collection = leg, collection
-                self._say_collect(collection)
-            elif transfer.kind is Kind.DIRECT:
-                members[0].transfer = transfer
-        self._timetable.planned += schedule.transfers
+        table, pushes = self._timetable, {push.update.id: push for push in batch}
+        network = table.book(self._network, now_s, None)
+        version = self.version + len(table.under_way) + len(table.planned)
+        updates = [push.update for push in batch]
+        order, dropped = order_updates(updates, network, SERVER, now_s, self.terms.delay_bound, version)
+        table.planned += [pushes[update.id] for update in order]
+        self._drop(pushes[update.id] for update in dropped)
 
     def _let_go(self, now_s: float) -> bool:
-        """Grant the transfers that may start. If any must be dropped, only do that and return True: starts change."""
+        """Grant the pushes that may start. If any must be dropped, only do that and return True: starts change."""
         starting, hopeless = self._timetable.due(self.version, now_s)
-        for transfer in hopeless:
-            self._drop(transfer.updates)
         if hopeless:
+            self._drop(hopeless)
             return True
         self._waits_for_copy = False
-        for transfer in starting:
-            if transfer.commits and not self._replica_allows(transfer):
-                continue
-            grant = msg.Grant(update=0, start_s=max(0.0, transfer.begin_s - now_s), version=self.version)
-            self._timetable.start(transfer, now_s)
-            if transfer.kind is Kind.SUM:
-                collection = next(c for c in self._collections.values() if c.transfer is transfer)
-                collection.grant = grant.model_copy(update={"update": collection.number, "sum": True})
-                self._say(collection.aggregator, collection.grant)
-                continue
-            (entry,) = self._entries(transfer.updates)
-            grant = grant.model_copy(update={"update": entry.ask.update})
-            if entry.collection is not None:
-                to = entry.collection.aggregator
-                grant = grant.model_copy(update={"aggregator": to.number, "address": to.sums_at or ""})
-            entry.grant = grant
-            self._say(entry.worker, grant)
+        for push in starting:
+            if self._replicas():
+                under_way = math.fsum(other.update.norm for other in self._timetable.under_way)
+                if not self.lag.admits(push.update.norm, under_way):
+                    self._waits_for_copy = True  # no later one may start either
+                    break
+            start_s = max(0.0, push.begin_s - now_s)
+            self._timetable.start(push, now_s)
+            self._say(push.worker, msg.Grant(update=push.number, start_s=start_s, version=self.version))
         return False
 
-    def _replica_allows(self, transfer: PlannedTransfer) -> bool:
-        """Return True if the replica's lag allows this transfer; if not, no later one may start either."""
-        if not self._job.replicating():
-            return True
-        under_way = math.fsum(other.norm for other in self._timetable.under_way if other.commits)
-        self._waits_for_copy = self._waits_for_copy or not self.lag.admits(transfer.norm, under_way)
-        return not self._waits_for_copy
+    def _replicas(self) -> list[int]:
+        """Return the live workers that keep a replica."""
+        return [worker.number for worker in self._workers.values() if worker.alive and worker.replicates]
 
     def _order_copy(self, now_s: float) -> None:
-        """Have a worker, preferably one that sends nothing, hand the model to the replica if a copy is due."""
-        lag, able = self.lag, self._job.replicating()
-        if able and lag.due(self._waits_for_copy, now_s):
-            lag.ordered(min(able, key=lambda worker: (worker.sends, *lag.turns(worker.number))).number)
+        """Have a worker copy the model if the replica needs that."""
+        if (able := self._replicas()) and self.lag.due(self._waits_for_copy, now_s):
+            self.lag.ordered(able[0])
             self._say_copy()
 
     def _say_copy(self) -> None:
         if (order := self.lag.order) is not None:
-            worker = self._job.workers[order.worker]
-            self._say(worker, msg.Copy(number=order.number, bound=self.lag.bound))
+            self._say(order.worker, msg.Copy(number=order.number, bound=self.lag.bound))
 
     def _check(self, now_s: float) -> None:
         self._check_s = now_s + CHECK_S
         self._say_copy()
-        if now_s - self._job.leads_since_s > self.terms.dead_s:
-            self._job.leads.absent(self._job.workers)
-        for worker in self._job.workers.values():
-            if worker.alive and now_s - worker.heard_s > self.terms.dead_s:
+        for worker in self._workers.values():
+            if worker.connected:
+                worker.heard_s = now_s
+            elif worker.alive and now_s - worker.heard_s > self.terms.dead_s:
                 self.counts.died += 1
-                self._forget(worker, f"nothing was heard from it for {self.terms.dead_s:g} s")
-        for transfer in self._timetable.overdue(now_s - self.terms.lease_s):
-            for entry in self._entries(transfer.updates):
-                self._lose(entry, f"its transfer was {self.terms.lease_s:g} s late")
-        self._look_at_leads()
+                self._forget(worker)
+        for push in list(self._timetable.under_way):
+            if push.end_s < now_s - self.terms.lease_s:
+                self._lose(push)
 
     # Updates that are not applied.
 
-    def _forget(self, worker: JobWorker, reason: str) -> None:
+    def _forget(self, worker: JobWorker) -> None:
         """Release the grants of a worker. Keep its finished updates: it may return and repeat its reports."""
-        worker.alive, worker.proceeds_at = False, None
+        worker.alive = False
         self.lag.gone(worker.number)
-        self._job.leads.gone(worker.number)
-        self._look_at_leads()
-        for entry in list(worker.open.values()):
-            collection = entry.collection
-            if collection is None or not collection.transfer.ready:
-                self._lose(entry, reason)
-            # Otherwise the update is in the sum already and will be applied with it.
-        for collection in [c for c in self._collections.values() if c.aggregator is worker]:
-            for member in list(collection.members):
-                self._lose(member, f"worker {worker.number} was to sum it: {reason}")
+        for push in list(worker.open.values()):
+            self._lose(push)
 
-    def _drop(self, updates: Iterable[Update]) -> None:
-        """Have workers discard updates that would be too late; those sent to an aggregator already are lost instead."""
+    def _drop(self, pushes: Iterable[Push]) -> None:
+        """Have workers discard updates that would be too late."""
         reason = f"its delay would be above {self.terms.delay_bound} versions"
-        for entry in self._entries(updates):
-            if entry.grant is not None:
-                self._lose(entry, reason)
-                continue
+        for push in pushes:
             self.counts.dropped += 1
-            self._close(entry)
-            grant = msg.Grant(update=entry.ask.update, dropped=True, reason=reason, version=self.version)
-            self._finish(entry.worker, grant)
+            self._close(push)
+            grant = msg.Grant(update=push.number, dropped=True, reason=reason, version=self.version)
+            self._finish(self._workers[push.worker], grant)
 
-    def _lose(self, entry: OpenUpdate, reason: str) -> None:
+    def _lose(self, push: Push) -> None:
         self.counts.lost += 1
-        granted = entry.grant if entry.collection is None else entry.collection.grant
-        if granted is not None:  # it may be at the server, unreported
-            self.lag.changed(entry.ask.norm)
-        self._close(entry)
-        self._finish(entry.worker, msg.Lost(update=entry.ask.update, reason=reason))
+        if push.started_s is not None:  # it may be at the server, unreported
+            self.lag.changed(push.update.norm)
+        self._close(push)
 
-    def _close(self, entry: OpenUpdate) -> None:
-        """Remove an open update from its batch, its transfer and its collection."""
-        del entry.worker.open[entry.ask.update]
-        del self._open[entry.update.id]
-        for waiting in (self._ready, self._held):
-            if entry in waiting:
-                waiting.remove(entry)
-        if entry.transfer is not None:
-            self._timetable.withdraw(entry.transfer)
-        collection = entry.collection
-        if collection is None or collection.number not in self._collections:
-            return
-        collection.members.remove(entry)
-        transfer = collection.transfer
-        transfer.updates = tuple(member.update for member in collection.members)
-        transfer.after = tuple(leg for leg in transfer.after if leg is not entry.transfer)
-        if not collection.members:
-            del self._collections[collection.number]
-            self._timetable.withdraw(transfer)
-        self._say_collect(collection)
+    def _close(self, push: Push) -> None:
+        del self._workers[push.worker].open[push.number]
+        if push in self._ready:
+            self._ready.remove(push)
+        self._timetable.withdraw(push)
 
-    def _finish(self, worker: JobWorker, said: msg.Applied | msg.Grant | msg.Lost) -> None:
+    def _finish(self, worker: JobWorker, said: msg.Applied | msg.Grant) -> None:
         worker.finished[said.update] = said
         if len(worker.finished) > MOST_KEPT:
             oldest = next(iter(worker.finished))
             del worker.finished[oldest]
             worker.forgotten = max(worker.forgotten, oldest + 1)
-        self._say(worker, said)
+        self._say(worker.number, said)
 
     # Helpers.
 
     def _node(self, name: str) -> Node:
         if name not in self._nodes:
-            self._nodes[name] = len(self._nodes)
-            own = self.terms.server_rate if name == self.terms.server else None
-            link = Link.constant(self.terms.rate if own is None else own)
-            self._network.uplinks.append(link)
-            self._network.downlinks.append(link)
+            self._nodes[name] = len(self._network)
+            self._add_link(self.terms.rate)
         return self._nodes[name]
 
-    def _say_collect(self, collection: OpenCollection) -> None:
-        members = tuple((member.worker.number, member.ask.update) for member in collection.members)
-        self._say(collection.aggregator, msg.Collect(number=collection.number, members=members))
+    def _add_link(self, rate: float) -> None:
+        self._network.uplinks.append(Link.constant(rate))
+        self._network.downlinks.append(Link.constant(rate))
 
-    def _entries(self, updates: Iterable[Update]) -> list[OpenUpdate]:
-        """Return the updates that are still open: closing one may have closed others."""
-        return [self._open[update.id] for update in updates if update.id in self._open]
-
-    def _say(self, worker: JobWorker, said: msg.Answer) -> None:
-        # Not to a restarted worker, whose updates are others.
-        if self._job.workers.get(worker.number) is worker:
-            self._to_say.append((worker.number, said))
+    def _say(self, worker: int, said: msg.Answer) -> None:
+        self._to_say.append((worker, said))
 
     def _said(self) -> list[Addressed]:
         said, self._to_say = self._to_say, []
         return said
 
-    def _refuse(self, worker: JobWorker, text: str, about: msg.Ask | msg.Done | None = None) -> None:
-        self._to_say.append(self._refusal(worker.number, text, about))
-
-    def _refusal(self, worker: int, text: str, about: msg.Ask | msg.Done | None = None) -> Addressed:
+    def _refusal(self, worker: int, text: str, update: int | None = None) -> Addressed:
         self.counts.refused += 1
-        update, of_sum = (None, False) if about is None else (about.update, about.sum)
-        return worker, msg.Denied(text=text, update=update, sum=of_sum)
+        return worker, msg.Denied(text=text, update=update)

@@ -37,7 +37,7 @@ class ReplicaLag:
 
     def __init__(self, bound: float, first_number: int = 0) -> None:
         """`bound` is Div_max, above 0. Copies are numbered from `first_number`."""
-        self.bound = bound
+        self.bound, self.bounded = bound, bound < math.inf
         self.notices: list[str] = []
         """Lines for the operator, in order; whoever prints them removes them."""
         self.copies = self.failed = 0
@@ -46,7 +46,6 @@ class ReplicaLag:
         """Maximum lag so far while the replica was reachable."""
         self._changed = 0.0
         self._number = first_number
-        self._last_worker = -1
         self.begin()
 
     def begin(self) -> None:
@@ -90,16 +89,10 @@ class ReplicaLag:
             return False
         return self.lag >= EARLY * self.bound or (waits and self.lag > 0.0)
 
-    def ordered(self, worker: int) -> CopyOrder:
+    def ordered(self, worker: int) -> None:
         """Record that this worker makes the next copy."""
         self.order = CopyOrder(self._number, worker, self._changed)
         self._number += 1
-        self._last_worker = worker
-        return self.order
-
-    def turns(self, worker: int) -> tuple[bool, int]:
-        """Return a sort key of workers: the next in turn sorts first."""
-        return worker <= self._last_worker, worker
 
     def answered(self, number: int, worker: int, reason: str, now_s: float) -> None:
         """Record that a copy is stored or, with `reason`, has failed. Answers to other orders change nothing."""

@@ -1,14 +1,13 @@
 """Messages between the workers and the coordinator of an MLfabric job (MLfabric, section 4).
 
-Rule of this file: values, their limits and their bytes. coordination.py and conversation.py decide when to send them.
+Rule of this file: values, their limits and their bytes. coordination.py and client.py decide when to send them.
 
 A message is its length (four bytes, big-endian) and one JSON object with its `kind`. Everything received has a limit,
 so a sender cannot use up the coordinator's memory. Unknown messages are refused.
 
-A worker numbers its own updates and never uses a number twice, not even after a restart. The coordinator numbers the
-sums. Worker, number and `sum` together identify an update or a sum, so a message may be sent twice and counts once.
-Sizes are in bytes, times in seconds, rates in bytes per second. A version is the number of updates applied to the
-server's model.
+A worker numbers its updates and never uses a number twice, not even after a restart. So a message may be sent twice and
+counts once. Sizes are in bytes, times in seconds, rates in bytes per second. A version is the number of updates applied
+to the server's model.
 
     worker                                coordinator
     Hello  (no proof)             ->
@@ -17,15 +16,12 @@ server's model.
                                   <-      Welcome
     Ask                           ->
                                   <-      Wait          the update is queued; again for each repeated Ask
-                                  <-      Grant         send it to the server or an aggregator, or drop it
+                                  <-      Grant         send it to the server, or drop it
     Done                          ->
-                                  <-      Applied       also to all workers whose updates are in a sum
+                                  <-      Applied
 
-An aggregator gets Collect with the updates to sum. Once it has them all, it asks for the sum and proceeds as with an
-update of its own. Lost withdraws a grant: the update was lost, for instance with its aggregator.
-
-With bounded staleness a worker sends Clock after each round and gets Proceed: wait, or read the model. When it ends, it
-sends Bye and gets Parting. With a replica a worker gets Copy, hands the model to the replica, and sends Copied.
+A worker that keeps a replica gets Copy, writes the model to its file, and sends Copied. When a worker ends, it sends
+Bye and gets Parting.
 """
 
 from __future__ import annotations
@@ -42,7 +38,7 @@ from prophet_scheduler.core.errors import UserError
 MOST_REQUEST_BYTES = 4096
 """Maximum bytes of a message to the coordinator; real ones are less than a tenth of it."""
 MOST_ANSWER_BYTES = 1 << 20
-"""Maximum bytes of a message to a worker: Collect may name thousands of updates."""
+"""Maximum bytes of a message to a worker."""
 MOST_REASON = 200
 """Maximum characters of a reason."""
 MOST_WORKERS = 1 << 20
@@ -60,8 +56,6 @@ _Norm: TypeAlias = Annotated[float, Field(ge=0, le=1e100)]
 _Seconds: TypeAlias = Annotated[float, Field(ge=0)]
 _Worker: TypeAlias = Annotated[int, Field(ge=0, lt=MOST_WORKERS)]
 _Name: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
-_Address: TypeAlias = Annotated[str, Field(pattern=r"^[^\s]{1,256}:[0-9]{1,5}$")]
-_Rate: TypeAlias = Annotated[float, Field(ge=1, le=1e15)]
 _Proof: TypeAlias = Annotated[str, Field(pattern=r"^[0-9a-f]{0,64}$")]
 
 
@@ -69,18 +63,11 @@ class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class _Item(_Message):
-    """Message about an update of this worker or, with `sum`, about the sum of that number."""
+class _Update(_Message):
+    """Message about an update of `size_bytes`, computed from this `version` of the model (v(g) of Eq. 9)."""
 
     update: _Whole
-    sum: bool = False
-
-
-class _Measured(_Item):
-    """Message with the model version from which an update was computed (v(g) of Eq. 9), and the update's norm. Both are
-    meaningless for a sum.
-    """
-
+    size_bytes: _Size
     version: _Whole = 0
     norm: _Norm = 1.0
 
@@ -90,9 +77,7 @@ class Hello(_Message):
 
     `incarnation` differs between two starts of a worker: a reconnect keeps its updates, a restart does not. `node`
     names the NIC. `version` is the newest that the worker knows, and `epoch` the coordinator it has it from; None if
-    from none. `sums_at` is where it sums others' updates; None if it neither sums nor sends updates to be summed.
-    `workers` is the job's number of workers, `staleness` the rounds by which one may lead the slowest: None for any, 0
-    in step. `replicates`: it can hand copies of the model to a replica. `proof` is `prove`'s, empty before a Challenge.
+    from none. `replicates`: it keeps a replica of the model. `proof` is `prove`'s, empty before a Challenge.
     """
 
     kind: Literal["hello"] = "hello"
@@ -102,46 +87,24 @@ class Hello(_Message):
     node: _Name
     version: _FirstVersion = 0
     epoch: _Whole | None = None
-    sums_at: _Address | None = None
-    workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | None = None
-    staleness: _Whole | None = None
     replicates: bool = False
     proof: _Proof = ""
 
 
-class Ask(_Measured):
-    """Request to send an update of `size_bytes`. For a sum it means that all its updates have arrived."""
+class Ask(_Update):
+    """Request to send an update."""
 
     kind: Literal["ask"] = "ask"
-    size_bytes: _Size = 0
 
 
-class Done(_Measured):
-    """Report that the server has applied the whole update of `size_bytes`, with a grant or without (arrival order)."""
+class Done(_Update):
+    """Report that the server has applied the whole update, with a grant or without (arrival order)."""
 
     kind: Literal["done"] = "done"
-    size_bytes: _Size
-
-
-class Beat(_Message):
-    """Heartbeat of a worker that has nothing else to send, or news of `up`, the available rate of its node's uplink."""
-
-    kind: Literal["beat"] = "beat"
-    up: _Rate | None = None
-
-
-class Clock(_Message):
-    """Progress with bounded staleness: `rounds` finished and `models` read, the first ones included. If the two are
-    equal, the worker waits to read the next model.
-    """
-
-    kind: Literal["clock"] = "clock"
-    rounds: _Whole
-    models: _Whole
 
 
 class Copied(_Message):
-    """Report that the replica has stored the copy or, with `reason`, why it has not."""
+    """Report that the copy is in the replica or, with `reason`, why it is not."""
 
     kind: Literal["copied"] = "copied"
     number: _Whole
@@ -171,82 +134,52 @@ class Welcome(_Message):
     version: _Whole
 
 
-class Wait(_Item):
+class Wait(_Message):
     """Acknowledgement of an Ask: the update is queued."""
 
     kind: Literal["wait"] = "wait"
+    update: _Whole
 
 
-class Grant(_Item):
-    """Decision about an update or a sum, at the current `version`.
+class Grant(_Message):
+    """Decision about an update, at the current `version`.
 
-    It starts `start_s` seconds after receipt: to the server, or to worker `aggregator` at `address`. If `dropped`, it
-    is not sent at all, for `reason`.
+    It starts `start_s` seconds after receipt. If `dropped`, it is not sent at all, for `reason`.
     """
 
     kind: Literal["grant"] = "grant"
+    update: _Whole
     start_s: _Seconds = 0.0
-    aggregator: _Worker | None = None
-    address: str = ""
     dropped: bool = False
     reason: str = ""
     version: _Whole
 
 
-class Applied(_Item):
+class Applied(_Message):
     """Report that an update is in the model, which now has `version`. `delay` is that of Eq. 9: this version less the
-    version from which the update was computed. Without a grant it may exceed the bound; for a sum it is 0.
+    version from which the update was computed. Without a grant it may exceed the bound.
     """
 
     kind: Literal["applied"] = "applied"
+    update: _Whole
     version: _Whole
     delay: _Whole = 0
 
 
-class Collect(_Message):
-    """Order to sum updates: `members` are pairs of worker and update, perhaps with this worker's own.
-
-    A later Collect of the same `number`, with fewer members, replaces it. Without members nothing is left to sum.
-    """
-
-    kind: Literal["collect"] = "collect"
-    number: _Whole
-    members: tuple[tuple[_Worker, _Whole], ...]
-
-
 class Copy(_Message):
-    """Order to read the model, starting now, and hand it to the replica as copy `number`. `bound` is the maximum lag
-    of the replica, as a norm.
-    """
+    """Order to read the model, starting now, for copy `number` of the replica, which may lag by the norm `bound`."""
 
     kind: Literal["copy"] = "copy"
     number: _Whole
     bound: Annotated[float, Field(gt=0)]
 
 
-class Lost(_Message):
-    """Withdrawal of an update for `reason`: it is not counted, and nobody waits for it."""
-
-    kind: Literal["lost"] = "lost"
-    update: _Whole
-    reason: str
-
-
 class Denied(_Message):
-    """Refusal of a message, which changed nothing. `update` is the update or, with `sum`, the sum it was about."""
+    """Refusal of a message, which changed nothing. `update` is the update that it was about."""
 
     kind: Literal["denied"] = "denied"
     text: str
     update: _Whole | None = None
-    sum: bool = False
-
-
-class Proceed(_Message):
-    """Answer to a worker that has finished `rounds`: read the model `now`, or wait for others."""
-
-    kind: Literal["proceed"] = "proceed"
-    rounds: _Whole
-    now: bool
 
 
 class Parting(_Message):
@@ -259,9 +192,9 @@ class Parting(_Message):
     died: tuple[_Worker, ...] = ()
 
 
-Request: TypeAlias = Hello | Ask | Done | Clock | Beat | Copied | Bye
+Request: TypeAlias = Hello | Ask | Done | Copied | Bye
 """Messages to the coordinator."""
-Answer: TypeAlias = Challenge | Welcome | Wait | Grant | Applied | Collect | Copy | Lost | Denied | Proceed | Parting
+Answer: TypeAlias = Challenge | Welcome | Wait | Grant | Applied | Copy | Denied | Parting
 """Messages to a worker."""
 
 _REQUESTS: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="kind")])

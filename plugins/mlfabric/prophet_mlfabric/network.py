@@ -137,20 +137,13 @@ class NetworkState:
     __slots__ = ("downlinks", "uplinks")
 
     def __init__(self, uplinks: Iterable[Link], downlinks: Iterable[Link]) -> None:
-        """Both lists have one link for each node. Raises UserError if they differ in length."""
+        """Both lists have one link for each node."""
         self.uplinks = list(uplinks)
         self.downlinks = list(downlinks)
-        if len(self.uplinks) != len(self.downlinks):
-            raise UserError(f"{len(self.uplinks)} uplinks and {len(self.downlinks)} downlinks: give each node both")
 
     @classmethod
     def of_rates(cls, up: Sequence[float], down: Sequence[float]) -> NetworkState:
-        """Return a network of constant rates in bytes per second; each list has one per node. Raises UserError unless
-        all are positive and finite.
-        """
-        for rate in (*up, *down):
-            if not 0 < rate < math.inf:
-                raise UserError(f"a NIC of {rate} bytes per second: give every node a positive, finite rate")
+        """Return a network of constant rates in bytes per second, above 0; each list has one per node."""
         return cls(map(Link.constant, up), map(Link.constant, down))
 
     def __len__(self) -> int:
@@ -158,9 +151,7 @@ class NetworkState:
 
     def end(self, source: Node, destination: Node, size_bytes: float, start_s: float) -> float:
         """Return t_en, the end of a transfer. A transfer within a node takes no time."""
-        if source == destination:
-            return start_s
-        return end_of(self.uplinks[source], self.downlinks[destination], size_bytes, start_s)
+        return self.pieces(source, destination, size_bytes, start_s)[0]
 
     def pieces(self, source: Node, destination: Node, size_bytes: float, start_s: float) -> tuple[float, list[Piece]]:
         """Return the end of a transfer and its parts; no parts if it never ends."""

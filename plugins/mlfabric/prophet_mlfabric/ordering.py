@@ -25,7 +25,6 @@ from typing import NamedTuple
 import numpy as np
 
 from prophet_mlfabric.network import NetworkState, Node, Piece, end_of
-from prophet_scheduler.core.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,7 @@ class Update:
     """An update that is ready at a worker.
 
     `node` is its worker's node, `size_bytes` the bytes to send, `version` the version of the model from which it was
-    computed (v(g)), and `norm` its Euclidean norm (section 4: workers give it with the push). Raises UserError if size
-    or norm is negative or not finite.
+    computed (v(g)), and `norm` its Euclidean norm (section 4: workers give it with the push).
     """
 
     id: int
@@ -42,12 +40,6 @@ class Update:
     size_bytes: float
     version: int = 0
     norm: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.size_bytes < math.inf and 0 <= self.norm < math.inf):
-            raise UserError(
-                f"update {self.id}: {self.size_bytes} bytes with a norm of {self.norm}; give numbers of 0 or more"
-            )
 
 
 class Ordering(NamedTuple):

@@ -1,40 +1,33 @@
-"""A replica of one job's model: a file that always holds a whole version, and a worker's access to it.
+"""A replica of a job's model: a file that always holds a whole version, and the settings that name it.
 
-Rule of this file: the file's format, the copy in it, and requests over exchange.py. lag.py decides when a copy is due,
-and a front end has the weights.
+Rule of this file: the file's format, and its checks before a job begins. lag.py decides when a copy is due, and
+torch/replicating.py makes it.
 
 The file is NumPy's .npz without pickles: `weights/NAME` for each parameter, and counts of the updates in the model. The
-checksums of the ZIP format detect changed or truncated parts.
+checksums of the ZIP format detect changed or truncated parts. A copy is written beside the file and replaces it once it
+is complete. So the file is a valid model whenever this process ends.
 
-A copy is written beside the file. It replaces the file once it is complete, is a model, and is no older than the
-file's. So the file is a valid model whenever this process ends, and a copy that was reported as stored is not lost.
+A job that did not begin with its replica's model would overwrite it with an older one, so that is refused at the start.
 """
 
 from __future__ import annotations
 
-import enum
 import glob
-import io
 import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prophet_mlfabric.exchange import DONE, REFUSED, TIMEOUT_S, Asked, Listener, Request, key_of
 from prophet_scheduler.core.errors import UserError
-from prophet_scheduler.core.files import whole_file
+from prophet_scheduler.core.files import placed, require_places, whole_file
+from prophet_scheduler.core.settings import REPLICA, RESUME, is_first_machine
 
 SCHEMA = 1
 WEIGHTS = "weights/"
-NO_MODEL = 2**64 - 1
-"""Number of updates that a replica without a model reports."""
-MOST_BYTES = 1 << 40
-"""Maximum bytes of a model."""
 
 
 @dataclass(frozen=True)
@@ -57,23 +50,12 @@ class ReplicaModel:
         return self.before + sum(self.counts)
 
 
-def encoded(model: ReplicaModel) -> bytes:
-    """Return the content of the file."""
-    file = io.BytesIO()
-    about: dict[str, NDArray[np.generic]] = {
-        "schema": np.array(SCHEMA),
-        "counts": np.array(model.counts, dtype=np.int64),
-        "before": np.array(model.before),
-        "bound": np.array(model.bound),
-    }
-    np.savez(file, **about, **{WEIGHTS + name: array for name, array in model.weights.items()})
-    return file.getvalue()
-
-
-def load(source: Path | IO[bytes], where: str, with_weights: bool = True) -> ReplicaModel:
+def load(path: Path, where: str, with_weights: bool = True) -> ReplicaModel:
     """Return the model in a file, with or without its weights. Raises UserError that names the file as `where`."""
+    if not path.is_file():
+        raise UserError(f"{where}: there is no such file")
     try:
-        with np.load(source, allow_pickle=False) as parts:
+        with np.load(path, allow_pickle=False) as parts:
             if int(parts["schema"]) != SCHEMA:
                 raise ValueError(f"schema {int(parts['schema'])}, but this Prophet knows {SCHEMA}")
             counts = tuple(int(count) for count in parts["counts"])
@@ -89,100 +71,49 @@ def load(source: Path | IO[bytes], where: str, with_weights: bool = True) -> Rep
         raise UserError(f"{where}: cannot be read ({error.strerror})") from None
     except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         why = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"{where}: not a replica of a model ({why}); name the file of a `prophet replicate`") from None
+        raise UserError(f"{where}: not a replica of a model ({why}); name a file of {REPLICA}") from None
     return ReplicaModel(weights, counts, before, bound)
 
 
-class RequestKind(enum.IntEnum):
-    """Kinds of requests. The `number` of a request or an answer is the number of updates in the model."""
-
-    STATE = 1
-    KEEP = 2
-    """The model is the payload."""
-    MODEL = 3
-
-
-class KeptModel:
-    """File of a replica. `updates` is the number of updates in its model; None without one."""
-
-    def __init__(self, path: Path) -> None:
-        """Raises UserError if the file exists and is not a replica of a model."""
-        self.path = path
-        self.updates = load(path, str(path), with_weights=False).updates if path.exists() else None
-        self.copies = 0
-        for left in path.absolute().parent.glob(glob.escape(path.name) + ".*.part"):  # left by a killed process
-            left.unlink(missing_ok=True)
-
-    def take(self, data: bytes, updates: int) -> None:
-        """Replace the model in the file. Raises UserError if this model is older, invalid, or cannot be written."""
-        if self.updates is not None and updates < self.updates:
-            raise UserError(
-                f"it has a model with {self.updates} updates, and this one has {updates}: it keeps the newer one"
-            )
-        if load(io.BytesIO(data), str(self.path), with_weights=False).updates != updates:
-            raise UserError(f"this model does not have {updates} updates, as its sender says")
-        try:
-            with whole_file(self.path) as file:
-                file.write(data)
-        except OSError as error:
-            raise UserError(f"it could not write the model ({error.strerror})") from None
-        self.updates = updates
-        self.copies += 1
-
-    def handle(self, request: Request) -> None:
-        """Answer a worker's request."""
-        data = b""
-        try:
-            if request.kind not in list(RequestKind):
-                raise UserError("there is no such request")
-            if request.kind == RequestKind.KEEP:
-                self.take(request.payload, request.number)
-            elif request.kind == RequestKind.MODEL and self.updates is None:
-                raise UserError("it has no model yet")
-            elif request.kind == RequestKind.MODEL:
-                data = self.path.read_bytes()
-        except UserError as error:
-            request.answer(REFUSED, 0, str(error).encode())
-        else:
-            request.answer(DONE, NO_MODEL if self.updates is None else self.updates, data)
+def keep(model: ReplicaModel, path: Path) -> None:
+    """Replace the model in the file. Raises OSError, and UserError if the file has a newer one."""
+    if path.exists() and (has := load(path, str(path), with_weights=False).updates) > model.updates:
+        raise UserError(f"{path} has a model with {has} updates, and this one has {model.updates}")
+    about = {"schema": SCHEMA, "counts": np.array(model.counts, np.int64), "before": model.before, "bound": model.bound}
+    with whole_file(placed(path)) as file:
+        np.savez(file, **about, **{WEIGHTS + name: array for name, array in model.weights.items()})  # type: ignore[arg-type]
 
 
-def replica_server(host: str, port: int, tenant: str, token: str, kept: KeptModel) -> Listener:
-    """Return the listener of a replica. Raises UserError if nothing can listen there."""
-    try:
-        return Listener(host, port, key_of(tenant, token), MOST_BYTES, kept.handle)
-    except OSError as error:
-        raise UserError(f"--listen {host}:{port}: {error.strerror}; choose an address of this machine") from None
-
-
-class ReplicaStore:
-    """Client of `tenant`'s replica at an address. Thread-safe: each call makes its own connection.
-
-    Methods raise OSError if nothing answers for `timeout_s`, and UserError if it refuses or lacks the job's token.
+@dataclass(frozen=True)
+class JobReplica:
+    """Replica as one worker sees it: the `file` of copies, and the `model` that the job begins with, from `where`. Both
+    are None except on worker 0. `of_one_model` is True if the job has either.
     """
 
-    def __init__(self, host: str, port: int, tenant: str, token: str, timeout_s: float = TIMEOUT_S) -> None:
-        self.address = f"{host}:{port}"
-        self._place = host, port
-        self._key = key_of(tenant, token)
-        self._timeout_s = timeout_s
+    file: Path | None = None
+    model: ReplicaModel | None = None
+    where: str = ""
+    of_one_model: bool = False
 
-    def updates(self) -> int | None:
-        """Return the number of updates in the replica's model; None without a model."""
-        updates, _ = self._ask(RequestKind.STATE)
-        return None if updates == NO_MODEL else updates
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> JobReplica:
+        """Load the model to begin with, and check the file that is to keep copies. Raises UserError."""
+        where, own = environ.get(RESUME, ""), environ.get(REPLICA, "")
+        if not is_first_machine(environ) or not (where or own):
+            return cls(of_one_model=bool(where or own))
+        model = load(Path(where), f"{RESUME}: {where}") if where else None
+        if own:
+            _check(Path(own), 0 if model is None else model.updates)
+        return cls(Path(own) if own else None, model, where, True)
 
-    def keep(self, data: bytes, updates: int) -> None:
-        """Send the replica this model with `updates` updates. Return when the model is on its disk."""
-        self._ask(RequestKind.KEEP, data, updates)
 
-    def model(self) -> bytes:
-        """Return the replica's model, as the bytes of its file."""
-        return self._ask(RequestKind.MODEL)[1]
-
-    def _ask(self, kind: RequestKind, data: bytes = b"", updates: int = 0) -> tuple[int, bytes]:
-        try:
-            with Asked(self._place, self._key, kind, number=updates, payload=data, timeout_s=self._timeout_s) as asked:
-                return asked.answer()
-        except UserError as error:
-            raise UserError(f"replica {self.address}: {error}") from None
+def _check(file: Path, begins: int) -> None:
+    require_places({REPLICA: file})
+    for left in file.absolute().parent.glob(glob.escape(file.name) + ".*.part"):  # left by a killed process
+        left.unlink(missing_ok=True)
+    has = load(file, f"{REPLICA}: {file}", with_weights=False).updates if file.exists() else 0
+    if has > begins:
+        raise UserError(
+            f"{REPLICA}: {file} has a model with {has} updates, but this job begins with {begins}: begin with that "
+            f"model ({RESUME}={file}), or name another file"
+        )

@@ -31,11 +31,7 @@ class DivergenceLedger:
     """Running sum of step bounds over all scheduled updates. Positions count updates from 0."""
 
     def __init__(self, bound: float, momentum: float) -> None:
-        """`bound` is Div_max. Raises UserError if the bound or the momentum is out of range."""
-        if not bound > 0:
-            raise UserError(f"divergence bound {bound}: give a positive number")
-        if not 0 <= momentum < 1:
-            raise UserError(f"momentum {momentum}: give a number from 0 to below 1")
+        """`bound` is Div_max, above 0. `momentum` is from 0 to below 1."""
         self.bound, self.momentum = bound, momentum
         self._step = 0.0
         self._sums = [0.0]

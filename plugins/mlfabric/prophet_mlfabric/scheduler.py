@@ -19,56 +19,27 @@ from prophet_mlfabric.aggregation import Group, aggregate
 from prophet_mlfabric.network import NetworkState, Node, Piece
 from prophet_mlfabric.ordering import Update, order_updates
 from prophet_mlfabric.replication import DivergenceLedger, replicate, reserve_groups
-from prophet_scheduler.core.enums import StrEnum
-from prophet_scheduler.core.errors import UserError
-
-
-class Kind(StrEnum):
-    """Content of a transfer: an update to its destination or to an aggregator, or an aggregator's sum."""
-
-    DIRECT = "direct"
-    TO_AGGREGATOR = "to aggregator"
-    SUM = "sum"
 
 
 @dataclass(eq=False)
 class PlannedTransfer:
-    """One transfer, from its decision to its end. Sizes in bytes; times in seconds, on the caller's clock.
+    """One transfer: an update to its destination or an aggregator or, with `after`, an aggregator's sum, which starts
+    after those have ended. Sizes in bytes; times in seconds.
 
-    It starts after those in `after` have ended. A sum is `ready` when its aggregator has all its updates. `begin_s` and
-    `end_s` are expected times, and `pieces` the bandwidth used between them. `started_s` is None before the grant;
-    `rated_s` is the duration expected at the grant, by the rates alone.
+    `end_s` is its expected end, and `pieces` the bandwidth used until then.
     """
 
-    kind: Kind
     source: Node
     destination: Node
     size_bytes: float
     updates: tuple[Update, ...]
     after: tuple[PlannedTransfer, ...] = ()
-    ready: bool = True
-    started_s: float | None = None
-    rated_s: float = 0.0
-    begin_s: float = math.inf
     end_s: float = math.inf
     pieces: list[Piece] = field(default_factory=list)
 
     def left_bytes(self, now_s: float) -> float:
-        """Return the estimate of bytes left. A late transfer is expected to need as long again as it is late."""
-        if now_s < self.end_s:
-            return sum(rate * (end - max(begin, now_s)) for begin, end, rate in self.pieces if end > now_s)
-        took_s, late_s = self.end_s - (self.started_s or 0.0), now_s - self.end_s
-        return self.size_bytes * late_s / (took_s + late_s) if 0.0 < late_s < took_s else 0.0
-
-    @property
-    def norm(self) -> float:
-        """Upper bound on the distance by which it moves the model."""
-        return math.fsum(update.norm for update in self.updates)
-
-    @property
-    def commits(self) -> bool:
-        """True if its end makes new versions of the model."""
-        return self.kind is not Kind.TO_AGGREGATOR
+        """Return the bytes left."""
+        return sum(rate * (end - max(begin, now_s)) for begin, end, rate in self.pieces if end > now_s)
 
 
 @dataclass(frozen=True)
@@ -108,14 +79,11 @@ class Scheduler:
         momentum: float = 0.0,
         seed: int = 0,
     ) -> None:
-        """`delay_bound` is tau_max, `divergence_bound` Div_max. Without a `replica`, Div_max only bounds the sum of the
-        norms in one sum.
+        """`delay_bound` is tau_max, `divergence_bound` Div_max.
 
         Aggregators are assigned to runs at random, as in the paper, but faster NICs before slower ones: a run's sum is
-        no faster than its aggregator. Raises UserError for a delay bound below 1.
+        no faster than its aggregator.
         """
-        if delay_bound is not None and delay_bound < 1:
-            raise UserError(f"delay bound {delay_bound}: an update has a delay of 1 even alone; give 1 or more")
         self.server = server
         self.aggregators = tuple(aggregators)
         self.delay_bound = delay_bound
@@ -139,14 +107,9 @@ class Scheduler:
         """Return the transfers of one batch.
 
         `network` is the monitor's report less what earlier batches still use; it is unchanged. `busy_until_s` and
-        `replica_busy_until_s` are when earlier batches' last transfers to the server and the replica should end. Raises
-        UserError for a node that is not in the network, before anything changes.
+        `replica_busy_until_s` are when earlier batches' last transfers to the server and the replica should end.
         """
         server, replica, ledger = self.server, self.replica, self._ledger
-        own = (server, *self.aggregators, server if replica is None else replica)
-        for node in (*(update.node for update in updates), *own):
-            if not 0 <= node < len(network):
-                raise UserError(f"node {node}: the network has only nodes 0 to {len(network) - 1}")
         order, dropped = order_updates(updates, network, server, now_s, self.delay_bound, self.version)
         ranked = self._ranked(network, now_s)
         self.version += len(order)
@@ -195,14 +158,14 @@ def _arrival(group: Group, destination: Node, transfers: list[PlannedTransfer], 
     """Append the transfers of a group to `transfers`, and return the last as an Arrival."""
     node = group.updates[0].node
     if group.aggregator is None or (group.aggregator == node and len(group.updates) == 1):  # nothing to sum
-        last = PlannedTransfer(Kind.DIRECT, node, destination, group.size_bytes, group.updates, end_s=group.end_s)
+        last = PlannedTransfer(node, destination, group.size_bytes, group.updates, end_s=group.end_s)
     else:
         to, size, end_s = group.aggregator, group.size_bytes, group.end_s
         legs = tuple(
-            PlannedTransfer(Kind.TO_AGGREGATOR, update.node, to, update.size_bytes, (update,), end_s=arrival_s)
+            PlannedTransfer(update.node, to, update.size_bytes, (update,), end_s=arrival_s)
             for update, arrival_s in zip(group.updates, group.arrivals_s, strict=True)
         )
         transfers += legs
-        last = PlannedTransfer(Kind.SUM, to, destination, size, group.updates, legs, ready=False, end_s=end_s)
+        last = PlannedTransfer(to, destination, size, group.updates, legs, end_s)
     transfers.append(last)
     return Arrival(last, needs)

@@ -20,15 +20,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from prophet_mlfabric.connections import Connections, Outgoing
-from prophet_mlfabric.coordination import Coordination
-from prophet_mlfabric.job import Terms
+from prophet_mlfabric.coordination import Coordination, Terms
 from prophet_mlfabric.messages import LENGTH_BYTES, MOST_ANSWER_BYTES, MOST_REQUEST_BYTES, framed, take_frames
 from prophet_mlfabric.settings import host_and_port
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.hub import Connection, Hub, Owner, listener_at, lives_or_ends
 
 STRANGER_S = 10.0
-"""Maximum seconds from a connection to its proof, and of silence after it: workers send something every second."""
+"""Maximum seconds from a connection to its proof."""
 MOST_STRANGERS = 256
 FILES_OF_OWN = 32
 """File descriptors reserved for uses other than connections."""
@@ -53,7 +52,6 @@ class CoordinatorServer:
         self,
         listen: str,
         connections: Connections[Connection],
-        clock: Callable[[], float] = time.monotonic,
         say: Callable[[str], None] = lambda line: None,
         stranger_s: float = STRANGER_S,
     ) -> None:
@@ -61,14 +59,14 @@ class CoordinatorServer:
 
         Raises UserError if it cannot listen there.
         """
-        self._connections, self._clock, self._say = connections, clock, say
+        self._connections, self._say = connections, say
         self._stopped = False
         try:
             self._listener = listener_at(*host_and_port(listen, "--listen", 0))
         except OSError as error:
             advice = "choose another port" if error.errno == errno.EADDRINUSE else "write HOST:PORT of this machine"
             raise UserError(f"--listen {listen}: {error.strerror}; {advice}") from None
-        self._hub = Hub(MOST_STRANGERS, stranger_s, STRANGER_S)
+        self._hub = Hub(MOST_STRANGERS, stranger_s)
         most = LENGTH_BYTES + MOST_REQUEST_BYTES
         owner = Owner(most, lambda made: lives_or_ends(made.socket), self._received, connections.closed)
         self._hub.listen(self._listener, owner)
@@ -89,9 +87,9 @@ class CoordinatorServer:
         connections = self._connections
         try:
             while not self._stopped:
-                left_s = min(connections.next_s - self._clock(), LONGEST_WAIT_S)
+                left_s = min(connections.next_s - time.monotonic(), LONGEST_WAIT_S)
                 self._hub.turn(time.monotonic() + left_s)
-                _send(connections.turn(self._clock()))
+                _send(connections.turn(time.monotonic()))
                 for line in connections.notices():
                     self._say(line)
         finally:
@@ -100,7 +98,7 @@ class CoordinatorServer:
     def _received(self, connection: Connection) -> None:
         try:
             for data in take_frames(connection.received, MOST_REQUEST_BYTES):
-                _send(self._connections.receive(connection, data, self._clock()))
+                _send(self._connections.receive(connection, data, time.monotonic()))
                 if not connection.open:
                     return
                 if self._connections.knows(connection):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prophet_scheduler.core.errors import UserError
+from prophet_scheduler.core.files import read_text
 from prophet_scheduler.core.settings import (
     COORDINATOR,
     COORDINATOR_BOUND_S,
@@ -20,19 +21,12 @@ from prophet_scheduler.core.settings import (
     MOST_PORT,
     NODE,
     REPLICA,
-    RESUME,
-    STALENESS,
-    is_first_machine,
     number,
 )
 
-DEFAULT_COORDINATOR_BOUND_S = 2.0
-MOST_STALENESS = 10**6
-LEAST_TOKEN = 16
-"""Minimum characters of a token: a shorter one could be guessed from one overheard proof."""
-MOST_TOKENS_BYTES = 1 << 20
-"""Maximum bytes of a token file: a device given as one may be endless."""
-_LINE = re.compile(r"([A-Za-z0-9._:-]{1,128})\s+(\S+)")
+DEFAULT_COORDINATOR_BOUND_S = 5.0
+_LINE = re.compile(r"([A-Za-z0-9._:-]{1,128})\s+(\S{16,})")
+"""A shorter token could be guessed from one overheard proof."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +34,7 @@ class CoordinatorSettings:
     """Address of a worker's coordinator, and what this worker tells it.
 
     `bound_s` is the maximum silence of the coordinator, in seconds, before updates go in arrival order. `node` names
-    the NIC; None for the host's name. `staleness` is in rounds; None for any lead. `replica` is its host and port.
+    the NIC; None for the host's name.
     """
 
     address: str
@@ -48,8 +42,6 @@ class CoordinatorSettings:
     token: str
     bound_s: float = DEFAULT_COORDINATOR_BOUND_S
     node: str | None = None
-    staleness: int | None = None
-    replica: tuple[str, int] | None = None
 
 
 def host_and_port(text: str, where: str, least_port: int = 1) -> tuple[str, int]:
@@ -65,30 +57,12 @@ def host_and_port(text: str, where: str, least_port: int = 1) -> tuple[str, int]
     return host, int(port)
 
 
-def resumed_from(environ: Mapping[str, str]) -> tuple[str, int] | Path | None:
-    """Return the replica (host and port) or file that the job starts from; None for neither. Raises UserError.
-
-    Only worker 0 reads a file, so it must be on that worker's machine.
-    """
-    text = environ.get(RESUME, "")
-    if not text:
-        return None
-    if ":" in text and "/" not in text and not Path(text).exists():
-        return host_and_port(text, RESUME)
-    if is_first_machine(environ) and not Path(text).is_file():
-        raise UserError(f"{RESUME} is {text!r}; there is no such file: name a replica's file, or give its HOST:PORT")
-    return Path(text)
-
-
 def coordinator_from_environ(environ: Mapping[str, str]) -> CoordinatorSettings | None:
     """Return the settings; None if the job has no coordinator. Raises UserError that names the invalid variable."""
-    address, staleness = environ.get(COORDINATOR, ""), environ.get(STALENESS, "")
-    if staleness and not (staleness.isascii() and staleness.isdecimal() and int(staleness) <= MOST_STALENESS):
-        raise UserError(f"{STALENESS} is {staleness!r}; it must be a whole number of rounds, 0 to {MOST_STALENESS}")
+    address = environ.get(COORDINATOR, "")
     if not address:
-        for name, work in ((STALENESS, "keep it"), (REPLICA, "order copies")):
-            if environ.get(name):
-                raise UserError(f"{name} is set, but {COORDINATOR} is not: name the coordinator that is to {work}")
+        if environ.get(REPLICA):
+            raise UserError(f"{REPLICA} is set, but {COORDINATOR} is not: name the coordinator that is to order copies")
         return None
     host_and_port(address, COORDINATOR)
     token_file = environ.get(COORDINATOR_TOKEN_FILE, "")
@@ -100,8 +74,6 @@ def coordinator_from_environ(environ: Mapping[str, str]) -> CoordinatorSettings 
         *token_of(Path(token_file), environ.get(COORDINATOR_TENANT) or None),
         bound_s,
         environ.get(NODE) or None,
-        int(staleness) if staleness else None,
-        host_and_port(environ[REPLICA], REPLICA) if environ.get(REPLICA) else None,
     )
 
 
@@ -110,41 +82,31 @@ def load_tokens(path: Path) -> dict[str, str]:
     Raises UserError, which never contains a token.
     """
     try:
-        with path.open("rb") as file:
-            text = file.read(MOST_TOKENS_BYTES + 1).decode()
-        reason = f"more than {MOST_TOKENS_BYTES} bytes" if len(text) > MOST_TOKENS_BYTES else ""
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
-        reason = str(error.strerror) if isinstance(error, OSError) else "not UTF-8 text"
-    if reason:
-        raise UserError(f"{path}: cannot be read ({reason}); give a file with lines `TENANT TOKEN`")
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise UserError(f"{path}: cannot be read ({reason}); give a file with lines `TENANT TOKEN`") from None
     tokens: dict[str, str] = {}
     for place, line in enumerate(map(str.strip, text.splitlines()), start=1):
         if not line or line.startswith("#"):
             continue
         match = _LINE.fullmatch(line)
-        if match is None:
-            raise UserError(f"{path}, line {place}: write `TENANT TOKEN`, a name and a token without spaces")
-        tenant, token = match.groups()
-        if len(token) < LEAST_TOKEN:
-            raise UserError(f"{path}, line {place}: a token has at least {LEAST_TOKEN} characters")
-        if tenant in tokens:
-            raise UserError(f"{path}, line {place}: tenant {tenant} has a token already")
-        tokens[tenant] = token
+        if match is None or match[1] in tokens:
+            what = "a tenant once, and a token without spaces of 16 characters or more"
+            raise UserError(f"{path}, line {place}: write `TENANT TOKEN`, {what}")
+        tokens[match[1]] = match[2]
     if not tokens:
         raise UserError(f"{path} has no tenant: write a line `TENANT TOKEN`")
     return tokens
 
 
-def token_of(file: Path, tenant: str | None, where: str = COORDINATOR_TENANT) -> tuple[str, str]:
-    """Return the tenant and its token from a token file; the only tenant if `tenant` is None. Raises UserError.
-
-    `where` is the variable or option that names the tenant.
-    """
+def token_of(file: Path, tenant: str | None) -> tuple[str, str]:
+    """Return the tenant and its token from a token file; the only tenant if `tenant` is None. Raises UserError."""
     tokens = load_tokens(file)
     if tenant is None:
         if len(tokens) > 1:
-            raise UserError(f"{file} has {len(tokens)} tenants: say in {where} which one this job is")
+            raise UserError(f"{file} has {len(tokens)} tenants: say in {COORDINATOR_TENANT} which one this job is")
         tenant = next(iter(tokens))
     if tenant not in tokens:
-        raise UserError(f"{file} has no tenant {tenant}, which {where} says")
+        raise UserError(f"{file} has no tenant {tenant}, which {COORDINATOR_TENANT} says")
     return tenant, tokens[tenant]

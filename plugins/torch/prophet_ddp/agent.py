@@ -106,7 +106,8 @@ class ModuleAgent(WatchingAgent):
         super().__init__(rounds)
         self._record = rounds.record
         operations = SerialMonitor(alone)
-        terms = SessionTerms(settings.monitor_s, shape=Shape(rounds.ranks, 1), adapts=adapts, changes=NOTHING_NEW)
+        shape = Shape(rounds.ranks, 1)
+        terms = SessionTerms(settings.monitor_s, shape=shape, adapts=adapts, changes=NOTHING_NEW, sees_rounds=True)
         # Holds no reference to the agent, so both are freed with the module, without a garbage collection.
         choices = functools.partial(_choices_of, self._reference)
         self._session_under = functools.partial(Session, policy, monitor=operations, ways_of=choices)
@@ -123,7 +124,7 @@ class ModuleAgent(WatchingAgent):
         self._adapts = terms.adapts
 
     def turn(self, now: float) -> bool:
-        """Take a turn as any agent does. While the agent looks for something better, each new round starts a turn."""
+        """Take a turn as any agent does. Each round's start and end have a turn while it looks for something better."""
         alive = super().turn(now)
         rounds = self._reference()
         if rounds is not None:
@@ -156,6 +157,7 @@ class ModuleAgent(WatchingAgent):
             # Nothing else can take effect during a turn of torch's reducer: its iterations are reported afterwards.
             ended=() if rounds.resting else rounds.pace.take_iterations(),
             forward_ends=rounds.log.drain_forward_ends(),
+            round_ends=rounds.log.round_ends,
             barrier=rounds.record.barrier,
             ways=_other_ways(rounds) if self._adapts else (),
             pace=rounds.channel.control.pace,

@@ -86,6 +86,14 @@ class DdpArena(Arena):
     def _joint(self, start: Callable[[], Any], id: int, size_bytes: int, then: Callable[[], None]) -> JointOperation:
         return JointOperation(start, id, size_bytes, then)
 
+    def next_round(self) -> None:
+        self._generated()
+        super().next_round()
+
+    def _generated(self) -> None:
+        """Record that all gradients of the round are there."""
+        self._log.round_ended(time.monotonic())
+
     def under_way(self) -> list[JointOperation]:
         """Return the last round's operations that may still use its blocks after all averages have arrived."""
         return []

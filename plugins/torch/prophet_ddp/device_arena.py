@@ -203,6 +203,9 @@ class DeviceArena(DdpArena):
             operation.to_send = operation.to_come = count
         return made
 
+    def _generated(self) -> None:
+        self._readies.when([], lambda _error: self._log.round_ended(time.monotonic()))  # after the last block's copies
+
     def under_way(self) -> list[JointOperation]:
         return list(self._incomplete)
 

@@ -30,6 +30,8 @@ class Phase(enum.IntEnum):
 
 
 MOST_EVENTS = 1 << 20
+_ROUND_END = 255
+"""Kind of a mark between events: the end of a round."""
 _FIELDS = 5
 """Numbers of one kept event: time, id, bytes, kind and phase. The list holds them one after another, since numpy reads
 that several times faster than rows, and an iteration has a hundred events or more."""
@@ -46,6 +48,8 @@ class EventLog:
         self._open = open
         self._numbers: list[float] = []
         self._forward_ends: deque[float] = deque(maxlen=MOST_FORWARDS)
+        self.round_ends: list[float] = []
+        """Ends of rounds, in order, up to the newest drained event: all their events have been drained."""
         self._lock = free_in_forks(threading.Lock())
         self._lost = 0
         self._lost_before = 0
@@ -66,6 +70,10 @@ class EventLog:
         if self._open:
             self._forward_ends.append(now)
 
+    def round_ended(self, now: float) -> None:
+        """Record the end of a round: all its blocks were added."""
+        self._write((now, 0, 0, _ROUND_END, Phase.BOTH))
+
     def close(self) -> None:
         """Stop recording: nobody drains the log any more."""
         self._open = False
@@ -85,9 +93,15 @@ class EventLog:
         count = len(self._numbers)
         numbers = np.array(self._numbers[:count], np.float64).reshape(-1, _FIELDS)
         del self._numbers[:count]
-        events = _events_of(numbers[np.argsort(numbers[:, 0], kind="stable")])
+        numbers = numbers[np.argsort(numbers[:, 0], kind="stable")]
+        ends = numbers[:, 3] == _ROUND_END
+        self.round_ends = numbers[ends, 0].tolist()
+        events = _events_of(numbers[~ends])
         if gap and len(events):
             events["gap"][0] = gap
+        elif gap:
+            with self._lock:
+                self._lost_before += gap
         return events
 
     def drain_forward_ends(self) -> list[float]:

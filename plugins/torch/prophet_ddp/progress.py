@@ -40,7 +40,7 @@ class ModulePace:
         self.staged = 0
         """Number of gradients of the open round that have been staged."""
         self.on_round: Callable[[], None] | None = None
-        """Function to call when a round starts, while the deciding rank's agent looks for something better; or None."""
+        """Function to call when a round starts or ends, while the deciding rank looks for something better; or None."""
         self._iterations: deque[IterationEnd] = deque(maxlen=KEPT_ITERATIONS)
         self._began_s: float | None = None
         self._seen = 0
@@ -70,12 +70,16 @@ class ModulePace:
 
     def pause(self) -> None:
         """Leave out the iteration from the last round's start to the next one's."""
-        self._began_s = None
+        self._began_s, self._seen = None, self.ended
 
     def iterated(self, cut: Cut | None, way: str, took_s: float) -> None:
         """Record the duration of an iteration under this cut; None before the first one."""
         if cut is not None and self.ended > WARM_UP:
             self._iterations.append(IterationEnd(cut, way, took_s))
+        self.tell()
+
+    def tell(self) -> None:
+        """Call `on_round`."""
         on_round = self.on_round  # Read once: another thread may clear it.
         if on_round is not None:
             on_round()

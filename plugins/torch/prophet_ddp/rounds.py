@@ -29,7 +29,7 @@ from prophet_ddp.dividing import Dividing, Division
 from prophet_ddp.issuer import JointOperation
 from prophet_ddp.progress import ModulePace, Uses, is_cut_off
 from prophet_ddp.records import ModuleRecord
-from prophet_ddp.terms import Channel, NoLog, RoundTerms
+from prophet_ddp.terms import MOST_EXACT, Channel, NoLog, RoundTerms
 from prophet_scheduler.core.cut import Block, Cut, blocks_of
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import guards as torch_guards
@@ -217,7 +217,7 @@ class ModuleRounds(AwaitedRounds):
 
     def lends_gradients(self) -> bool:
         """Return True if any rank's program has parts of gradients, whose memory must stay: then torch's reducer gets a
-        turn without an end instead of the module. All ranks call this between two rounds.
+        turn without an end instead of the module. All ranks call this after the same round.
         """
         if not self.terms.in_place:
             return False
@@ -270,8 +270,6 @@ class ModuleRounds(AwaitedRounds):
         if self.pace.new_iteration():
             self.record.waits.iteration(self._iterated())
             self.dividing.iterated()
-        if self.turns is not None and self.turns.forward_begins():
-            return
         if self.trace is not None:
             self.trace.begins()
             if self.trace.done:
@@ -302,6 +300,10 @@ class ModuleRounds(AwaitedRounds):
         if self.uses.without and not self.pace.staged:
             self._settle_unused()
         self._scale_unfinished()
+
+    def _returned(self) -> None:
+        if self.turns is not None:
+            self.turns.backward_ends()
 
     def _scale_unfinished(self) -> None:
         """Scale each `.grad` of a round that this backward pass leaves open, where torch has done so in its bucket."""
@@ -523,6 +525,7 @@ class ModuleRounds(AwaitedRounds):
             self.channel.issuer.ready(operation)
         self.channel.issuer.append(self.channel.control.round_ends(took_s))
         self._arena.next_round()
+        self.pace.tell()
 
     # Incoming averages.
 
@@ -541,10 +544,14 @@ class ModuleRounds(AwaitedRounds):
 
     def norms(self, slots: Sequence[Slot], order: float) -> torch.Tensor | None:
         self.dividing.asked(order)
-        if self.dividing.phases is None:
+        if self.dividing.phases is None or self.pace.open:
             return None
         with references.waiting():
             return self.dividing.phases.norms.of(slots, order, self._wait)
+
+    @property
+    def norms_are_rounded(self) -> bool:
+        return self.dividing.phases is not None and self.ranks > MOST_EXACT and not self.resting
 
     def keep_barrier(self) -> None:
         if self.trace is not None:

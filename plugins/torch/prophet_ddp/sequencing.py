@@ -24,7 +24,7 @@ from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Block, Cut
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.learn.ranks import ranks_under
-from prophet_scheduler.policies.algorithms.collective import SIZES, ArrivalOrder, uniform_cut
+from prophet_scheduler.policies.algorithms.collective import SIZES, ArrivalOrder
 from prophet_scheduler.policies.algorithms.sequence import (
     LEAST_AT_ONCE,
     MOST_AT_ONCE,
@@ -209,7 +209,7 @@ def two_phases(question: Question, divide: Callable[[Cut], Division]) -> Iterato
     for size in SIZES:
         if size > max(profile.total_bytes, SIZES[0]):
             break
-        cut = uniform_cut(size)
+        cut = Cut.uniform(size)
         blocks = profile_under(profile, cut)
         plan = ArrivalOrder().plan(blocks, twice)
         reduced_s = iteration_s(blocks, make_sequence(blocks, twice, plan), barrier=True)

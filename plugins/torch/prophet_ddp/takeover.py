@@ -34,8 +34,8 @@ from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.turns import Turns, make_torch_reducer
 from prophet_ddp.wide_gloo import backend_on_processors
 from prophet_scheduler import __version__
-from prophet_scheduler.core.living import LivingSet
 from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES, Settings
+from prophet_scheduler.forks import LivingSet
 from prophet_scheduler.frontends.ending import WRONG, at_end, end_process, raise_if_handlers
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import speaks, warn_of_unknown_variables, warn_once

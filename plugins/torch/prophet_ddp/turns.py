@@ -3,10 +3,10 @@
 Rule of this file: which of the two a module has in an iteration, and for how long. The agent decides when a turn is
 worth its cost; all ranks learn it from the page that control.py sends.
 
-A turn begins before a forward pass, when all averages have arrived and all updates are made: torch's reducer finds the
-state that it would have left itself. It averages in the module's group, as without Prophet, and writes `.grad` itself,
-so steps in a turn are the optimizer's own. Ranks agree on a turn's length before it begins. Each counts rounds, which
-are alike on all ranks, and not forward passes, some of which may be one rank's alone.
+A turn begins when a backward pass returns, once all averages have arrived: torch's reducer finds the state that it
+would have left itself. A new reducer communicates, so none is made in a forward pass, which may be one rank's alone. It
+averages in the module's group, as without Prophet, and writes `.grad` itself, so steps in a turn are the optimizer's
+own. Ranks agree on a turn's length before it begins. Each counts rounds, which are alike on all ranks.
 """
 
 from __future__ import annotations
@@ -73,22 +73,20 @@ class Turns:
 
     # Outside of turns.
 
-    def forward_begins(self) -> bool:
-        """Begin a synchronised forward pass, with no round open. Return True if torch's reducer has it from here on."""
+    def backward_ends(self) -> None:
+        """Begin a turn, if one is wanted, when a backward pass that has ended a round returns."""
         if self._rounds.pace.ended == self._ended:
-            return False  # The last forward pass led to no round; a turn begins only after a new round.
+            return
         self._ended = self._rounds.pace.ended
         ddp = self._ddp()
         control = self._rounds.channel.control
         iterations, control.turn = control.turn, 0
         if not iterations or ddp is None or not self._rounds.plain or self._rounds.cut_off:
-            return False
+            return
         if iterations == FOR_GOOD and not self._rounds.lends_gradients():
             self._give_back(ddp, self._why(control.bucket_bytes), control.bucket_bytes)
         else:
             self._begin(ddp, iterations, control.bucket_bytes)
-        ddp.reducer.prepare_for_forward()
-        return True
 
     def _begin(self, ddp: Any, iterations: int, bucket_bytes: int) -> None:
         self._rounds.flush()

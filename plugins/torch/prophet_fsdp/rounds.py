@@ -326,19 +326,21 @@ class ShardRounds(AwaitedRounds):
 
     def own_turn(self) -> bool:
         """Return True while FSDP2's own collectives have their turn, or once they keep the model for good. Call this
-        where the model is about to communicate: at the end of a turn, the ranks first exchange what they measured. A
-        rank whose backward pass has failed may never get there, so it does not wait for the others.
+        where the model is about to communicate: in a turn, the ranks first exchange what they measured. A rank whose
+        backward pass has failed may never get there, so it does not wait for the others.
         """
         if self._decides and self._exchange is not None:
             self._decides = False
+            own = self.turns.own
             try:
                 self.turns.decide(self._exchange(self.turns.measured))
             except Exception as error:
                 raise_if_handlers(error)
-                self.turns.settled = True  # A peer is lost: the next wait raises the error.
+                self.turns.settled, self.turns.own = True, False  # A peer is lost: the next wait raises the error.
+            if self.turns.own != own:
+                self._order.lead(not self.turns.own)
             if self.turns.settled and self.turns.own:
                 self._given_back()
-                self._order.lead(False)
         return self.turns.own
 
     def _given_back(self) -> None:

@@ -3,8 +3,8 @@
 Rule of this file: pure. It counts a model's iterations, which are the same on all ranks, and decides whose collectives
 the next iteration uses. Times are seconds of a steady clock.
 
-Prophet starts. Then turns alternate. After each turn of FSDP2's own collectives the ranks exchange what they measured,
-so all of them decide from the same numbers.
+Prophet starts. Then turns alternate. After each measured iteration with FSDP2's own collectives the ranks exchange what
+they measured, so all of them decide from the same numbers. A large difference ends the turn at once.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ BEFORE = 16
 """Iterations before the first turn of FSDP2's own collectives."""
 LENGTH = 4
 """Iterations in a turn. The first is not measured: it still waits for averages of the turn before."""
+CLEAR = 1.5
+"""Ratio of durations that decides within a turn: longer than an iteration that other work disturbs."""
 TURNS = 3
 """Maximum turns of FSDP2's own collectives."""
 
@@ -44,18 +46,20 @@ class OwnTurns:
         turn, place = divmod(self._ended - 1 - BEFORE, LENGTH)
         if self._ended > FIRST and place != 0:
             self._took_s[self.own].append(now - since_s)
-        if place != LENGTH - 1 or turn < -1:
-            return False
-        decides, self.own = self.own, not self.own
+        decides = self.own and place != 0
+        if place == LENGTH - 1 and turn >= -1:
+            self.own = not self.own
         return decides
 
     @property
     def measured(self) -> tuple[float, ...]:
         """Median durations with FSDP2's own collectives and under Prophet, and a verdict: 1.0 if the slowest iteration
-        of the former beats the fastest of the latter, -1.0 the other way round, 0.0 if their ranges overlap.
+        of the former beats the fastest of the latter, -1.0 the other way round, 0.0 otherwise. Within a turn one has to
+        beat the other by CLEAR.
         """
         own, late = self._took_s[True], self._took_s[False]
-        return median(own), median(late), float(max(own) < min(late)) - float(min(own) > max(late))
+        by = CLEAR if self.own else 1.0
+        return median(own), median(late), float(by * max(own) < min(late)) - float(min(own) > by * max(late))
 
     def decide(self, measured: Sequence[Sequence[float]]) -> None:
         """Decide from what each rank `measured`: if all verdicts agree, else after the last turn, by the medians."""
@@ -72,4 +76,6 @@ class OwnTurns:
             return "FSDP2 then went on without Prophet, which was faster"
         if not own_s:
             return "how long FSDP2 takes without Prophet is not known"
-        return f"FSDP2 without Prophet took {median(own_s):.3g} s (median of {len(own_s)} iterations)"
+        count = len(own_s)
+        of = f"median of {count} iterations" if count > 1 else "one iteration"
+        return f"FSDP2 without Prophet took {median(own_s):.3g} s ({of})"

@@ -82,9 +82,9 @@ class Cut:
                 )
 
     @classmethod
-    def uniform(cls, block_bytes: int, most: int = MOST_BLOCK_BYTES) -> Cut:
-        """Return the cut into blocks of `block_bytes`, rounded down to a valid size of at most `most`."""
-        units = max(1, min(block_bytes, most) // UNIT_BYTES)
+    def uniform(cls, block_bytes: int) -> Cut:
+        """Return the cut into blocks of `block_bytes`, rounded down to a valid size."""
+        units = max(1, min(block_bytes, MOST_SEGMENT_BYTES) // UNIT_BYTES)
         return cls((Segment(0, units * UNIT_BYTES),))
 
     def block_bytes_at(self, place: int) -> int:

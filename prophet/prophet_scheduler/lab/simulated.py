@@ -59,7 +59,6 @@ from prophet_scheduler.policies.algorithms.collective import (
     CollectivePolicy,
     ForwardOrder,
     learning_sizes,
-    uniform_cut,
 )
 from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE, TORCH_AT_ONCE, operations_at_once
 from prophet_scheduler.policies.algorithms.stock import SEGMENT_BYTES
@@ -237,7 +236,7 @@ def prepare(cell: Cell, policy: Contender, repeat: int = 0, *, waits: bool = Fal
     fused = policy.env.get(settings.FUSION, "1") == "1" and blocks is not Blocks.WHOLE
     sizes_set = settings.PARTITION_BYTES in policy.env or engine.partition.variable in policy.env
     adapts = blocks is Blocks.ADAPTIVE and not sizes_set
-    cut = learning_cut(profile.total_bytes) if adapts else Cut.uniform(options.partition_bytes)
+    cut = learning_cut(profile.total_bytes) if adapts else Cut.uniform(min(options.partition_bytes, MOST_BLOCK_BYTES))
     options = replace(options, partition_bytes=MOST_BLOCK_BYTES, adapts=adapts)
     return Planned(job_of_cut(profile, cut, fused, barrier=waits), cluster, scheduled_by, options)
 
@@ -352,7 +351,7 @@ def prepared(
     planned = [_in_blocks(profile, empty, policy, network, cut, waits=waits) for cut in cuts]
     if definition.blocks is Blocks.ADAPTIVE and clips(cell):
         sizes = [size for size in SIZES if size <= max(profile.total_bytes, SIZES[0])]
-        planned += [_in_phases(profile, empty, network, uniform_cut(size)) for size in sizes]
+        planned += [_in_phases(profile, empty, network, Cut.uniform(size)) for size in sizes]
 
     def steady_s(tried: Planned) -> float:
         short = replace(tried.options, iterations=TRIED_ITERATIONS, compute_scale=())

@@ -2,10 +2,10 @@
 
 Rule of this file: statistics over events; no clock, thread or file. All times are those of the events.
 
-A gradient is generated when its first partition is added to the push queue. An iteration ends when a gradient is
-generated again. Each iteration is a row of times. Rows are aligned by their median offset from the estimate, and the
-estimate is the median of each column. So a straggling iteration, a single late gradient or a skipped gradient changes
-nothing. The estimate follows drift as rows leave the window.
+A gradient is generated when its first partition is added to the push queue. An iteration ends when the engine says so,
+or else when a gradient is generated again. Each iteration is a row of times. Rows are aligned by their median offset
+from the estimate, and the estimate is the median of each column. So a straggling iteration, a single late gradient or a
+skipped gradient changes nothing. The estimate follows drift as rows leave the window.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ WINDOW = 50
 """Maximum iterations in an estimate; the paper profiles 50."""
 WARM_UP = 2
 """Number of first iterations left out: they set up tensors and connections."""
-FIRST_ESTIMATE = 2
-"""Iterations after the warm-up that suffice for a first estimate."""
 SHIFT_ROWS = 3
 """Consecutive iterations, all longer or shorter by SHIFT_RATIO, that mean a new pace, such as another batch size."""
 SHIFT_RATIO = 1.2
@@ -52,6 +50,7 @@ MOST_OPEN = 1 << 18
 LEAST_AHEAD = 0.1
 """Minimum share of forward after a gradient for it to bound forward's time. For a smaller share, the error of the start
 of backward is too large."""
+NO_EVENTS = np.zeros(0, EVENT_DTYPE)
 
 
 @dataclass(frozen=True)
@@ -61,8 +60,10 @@ class ObservedIteration:
     ids: NDArray[Any]
     times: NDArray[Any]
     sizes: NDArray[Any]
-    returned: NDArray[Any] = field(default_factory=lambda: np.zeros(0, EVENT_DTYPE))
+    returned: NDArray[Any] = field(default_factory=lambda: NO_EVENTS)
     """Ends of pulls (EVENT_DTYPE) between the previous iteration and this one."""
+    before_s: float = np.nan
+    """End of the previous iteration's backward pass; NaN if unknown."""
     forward_end_s: float = np.nan
     """End of the preceding forward pass; NaN if unknown."""
 
@@ -84,7 +85,7 @@ class Splitter:
     """Splitter of generated gradients into iterations."""
 
     def __init__(self) -> None:
-        self._open = np.zeros(0, EVENT_DTYPE)  # the unfinished iteration
+        self._open = NO_EVENTS  # the unfinished iteration
         self._usual: dict[int, float] = {}  # latest time of each gradient, relative to its iteration's first
         self._last_s = -np.inf  # time of the last gradient before the open iteration
         self._after_gap = False  # True if the open iteration lacks its beginning
@@ -167,23 +168,47 @@ class Splitter:
         return bool(times[opens] - times[opens - 1] > OPENS * (times[start] - before_s))
 
 
+class RoundSplitter:
+    """Splitter of generated gradients into iterations whose ends the engine tells."""
+
+    def __init__(self) -> None:
+        self._open = NO_EVENTS
+        self._whole = True  # False if the open iteration lacks its beginning
+
+    def restart(self, events: NDArray[Any], ends_s: Sequence[float]) -> NDArray[Any]:
+        """Forget everything, and return those of `events` that followed the last of these ends."""
+        self._open, self._whole = self._open[:0], len(ends_s) > 0
+        return events[events["time_s"] > ends_s[-1]] if len(ends_s) else events[:0]
+
+    def split(self, generated: NDArray[Any], ends_s: Sequence[float]) -> Iterator[ObservedIteration]:
+        """Yield the whole iterations that ended at these times. All their gradients have been `generated` by now."""
+        rows, start = np.concatenate([self._open, generated]), 0
+        for end in np.searchsorted(rows["time_s"], ends_s, side="right").tolist():
+            if self._whole and end > start:
+                yield ObservedIteration.of(rows[start:end])
+            self._whole, start = True, end
+        self._open = rows[start:][-MOST_OPEN:]
+
+
 class JobProfiler:
     """Learner of a job's Profile from push events.
 
     `forward_ids`: ids are in forward order, in whatever order gradients arrive; otherwise the profiler finds out.
-    `warm_up`: number of iterations left out at the start and after a restart, since they set things up.
+    `warm_up`: number of iterations left out at the start and after a restart, since they set things up. As many more
+    make a first estimate. `sees_rounds`: the engine tells when an iteration's gradients are all generated.
     """
 
-    def __init__(self, forward_ids: bool = False, warm_up: int = WARM_UP) -> None:
+    def __init__(self, forward_ids: bool = False, warm_up: int = WARM_UP, sees_rounds: bool = False) -> None:
         self._forward_ids = forward_ids
         self.warm_up = warm_up
         self._splitter = Splitter()
+        self._rounds = RoundSplitter() if sees_rounds else None
         self._rows: deque[ObservedIteration] = deque(maxlen=WINDOW)
         self._begin_s: float | None = None
         self._took_s: list[float] = []
         self._seen = 0
         self._forward_ends: deque[float] = deque(maxlen=MOST_FORWARDS)
-        self._returned = np.zeros(0, EVENT_DTYPE)  # ends of pulls since the last finished iteration
+        self._returned = NO_EVENTS  # ends of pulls since the last finished iteration
         self._estimate: _Estimate | None = None
         self._before: Profile | None = None
         self._forward_s: Mapping[int, float] = {}
@@ -197,11 +222,18 @@ class JobProfiler:
         """
         self._forward_ends.extend(times_s)
 
-    def observe(self, events: NDArray[Any]) -> None:
-        """Record events (EVENT_DTYPE) in time order; only generated gradients and ends of pulls count.
+    def observe(self, events: NDArray[Any], round_ends: Sequence[float] = ()) -> None:
+        """Record events (EVENT_DTYPE) in time order; only generated gradients and ends of pulls count. `round_ends`:
+        times since the last call when all gradients of an iteration were generated, if the engine sees them.
 
         Iterations with lost events are left out.
         """
+        if self._rounds is not None:
+            if events["gap"].any():
+                events, round_ends = self._rounds.restart(events, round_ends), ()
+            if events["gap"].any():
+                events = self._rounds.restart(events, ())
+            return self._observe(events, round_ends)
         for after_gap, piece in unbroken(events):
             if after_gap:
                 self._splitter.lost()
@@ -212,8 +244,10 @@ class JobProfiler:
         self._forward_s = forward_s
         self._estimate = None
 
-    def restart(self) -> None:
-        """Forget everything but `latest`: new ids follow, as after a new cut."""
+    def restart(self, events: NDArray[Any] = NO_EVENTS, round_ends: Sequence[float] = ()) -> None:
+        """Forget everything but `latest`: new ids follow, as after a new cut. `events` and `round_ends`, those since
+        the last call of `observe`, have both kinds.
+        """
         self._before = self.latest
         self._splitter.restart()
         self._rows.clear()
@@ -223,8 +257,10 @@ class JobProfiler:
         self._returned = self._returned[:0]
         self._forward_s = {}
         self._estimate = None
+        if self._rounds is not None:
+            self._observe(self._rounds.restart(events, round_ends))
 
-    def _observe(self, events: NDArray[Any]) -> None:
+    def _observe(self, events: NDArray[Any], round_ends: Sequence[float] = ()) -> None:
         ended = events[(events["kind"] == EventKind.FINISH) & (events["queue"] == QueueKind.PULL)]
         self._returned = np.concatenate([self._returned, ended])[-MOST_OPEN:]
         generated = events[
@@ -232,9 +268,11 @@ class JobProfiler:
             & (events["queue"] == QueueKind.PUSH)
             & (events["gradient"] < UNPROFILED_GRADIENT)
         ]
-        if not len(generated):
-            return
-        for iteration in self._splitter.split(generated):
+        if self._rounds is not None:
+            iterations = self._rounds.split(generated, round_ends)
+        else:
+            iterations = self._splitter.split(generated) if len(generated) else iter(())
+        for iteration in iterations:
             self._close(iteration)
 
     def _close(self, row: ObservedIteration) -> None:
@@ -247,12 +285,13 @@ class JobProfiler:
             if self._seen == self.warm_up:
                 self.warmed_up_s = float(row.times.max())
             return
-        before = self._rows[-1].times.max() if self._rows else row.begin_s
+        before = float(self._rows[-1].times.max()) if self._rows else self.warmed_up_s or row.begin_s
         times = self._returned["time_s"]
         returned = self._returned[(times > before) & (times <= row.begin_s)]
         self._returned = self._returned[times > row.begin_s]
         ended = [time_s for time_s in self._forward_ends if before < time_s <= row.begin_s]
-        self._rows.append(replace(row, returned=returned, forward_end_s=ended[-1] if ended else np.nan))
+        forward_end_s = ended[-1] if ended else np.nan
+        self._rows.append(replace(row, returned=returned, forward_end_s=forward_end_s, before_s=before))
         self._estimate = None
         self._follow_new_pace()
 
@@ -285,7 +324,7 @@ class JobProfiler:
 
     @property
     def ready(self) -> bool:
-        return len(self._rows) >= FIRST_ESTIMATE
+        return len(self._rows) >= self.warm_up
 
     @property
     def profile(self) -> Profile | None:
@@ -366,7 +405,7 @@ def _estimate(rows: list[ObservedIteration], forward_ids: bool) -> _Estimate | N
         shares[step.first : step.last + 1] = gap / backward_s / (step.last - step.first + 1)
     if len(steps) == 1:
         shares[:] = 1.0 / len(ids)
-    forward_s = _forward_s(rows, ids[order], shares, times[:, order[0]], first_step_s, backward_s / 2)
+    forward_s = _forward_s(rows, ids[order], shares, first_step_s, backward_s / 2)
     names = [f"gradient{gradient}" for gradient in ids[order]]
     columns = (names, _median(sizes)[order].astype(int).tolist(), generation.tolist(), (forward_s * shares).tolist())
     gradients = tuple(itertools.starmap(GradientProfile, zip(*columns, strict=True)))
@@ -421,20 +460,19 @@ def _forward_s(
     rows: list[ObservedIteration],
     ids: NDArray[Any],
     shares: NDArray[Any],
-    backward_ends: NDArray[Any],
     first_step_s: float,
     likely_s: float,
 ) -> float:
-    """Return the time of forward between two iterations (rows): `likely_s`, clipped to the bounds from events.
+    """Return the time of forward between two iterations: `likely_s`, clipped to the bounds from events.
 
     `ids` and their `shares` are in forward order.
     """
     ahead = np.cumsum(shares[::-1])[::-1]
     places = np.argsort(ids, kind="stable")
     estimates = []
-    for row, ended in zip(rows[1:], backward_ends[:-1].tolist(), strict=True):
+    for row in rows:
         over_s = row.begin_s - first_step_s
-        least_s = most_s = over_s - ended
+        least_s = most_s = over_s - row.before_s
         back = row.returned[np.isin(row.returned["gradient"], ids)]
         if len(back):
             least_s = over_s - float(back["time_s"].max())

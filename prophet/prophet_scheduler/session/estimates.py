@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 WORTH_PACING = 1.02
 """Minimum ratio of the slowest worker's compute time to this worker's before the profile is adjusted."""
-WATCHED = 2
-"""Whole iterations to watch before the measured network counts, excluding the first ones under each cut."""
 
 
 class Monitor(Protocol):
@@ -43,7 +41,7 @@ class Estimates:
     """Estimates of one job. `monitor` defaults to BandwidthMonitor."""
 
     def __init__(self, terms: SessionTerms, monitor: Monitor | None = None) -> None:
-        self.profiler = JobProfiler(terms.forward_ids, terms.changes.lasts)
+        self.profiler = JobProfiler(terms.forward_ids, terms.changes.lasts, terms.sees_rounds)
         self.monitor: Monitor = monitor if monitor is not None else BandwidthMonitor()
         self._watches = False
         self._watched = 0  # whole iterations under earlier cuts
@@ -62,24 +60,19 @@ class Estimates:
     def take_in(self, turn: Turn, recut: bool) -> None:
         """Record the measurements of a turn; `recut` if its cut differs from the last turn's."""
         events = turn.events
-        if turn.divided != self._divided:
-            self._divided = turn.divided
-            self._restart()
         self.profiler.forward_ended(turn.forward_ends)
+        self._pace = turn.pace
+        if recut or turn.divided != self._divided:
+            # Ids change here, and these events contain old and new ones.
+            self._divided = turn.divided
+            self._watched += self._now_watched
+            self.profiler.restart(events, turn.round_ends)
+        else:
+            self.profiler.observe(events, turn.round_ends)
         if turn.divided:
             # Operation times measure the network only if the operations are all-reduces.
             events = events[events["kind"] != EventKind.START]
-        self._pace = turn.pace
-        if recut:
-            # Ids change here, and these events contain old and new ones.
-            self._restart()
-        else:
-            self.profiler.observe(events)
         self._watch(events, turn.nic)
-
-    def _restart(self) -> None:
-        self._watched += self._now_watched
-        self.profiler.restart()
 
     @property
     def _now_watched(self) -> int:
@@ -103,12 +96,12 @@ class Estimates:
 
     @property
     def network(self) -> Network | None:
-        """Measured network; None until enough whole iterations have been watched.
+        """Measured network; None until enough whole iterations were watched, besides the first ones under each cut.
 
         Over part of an iteration, a fast link with a long delay can look like a slow link without delay. With blocks
         and credit chosen for such a slow link, iterations took four times as long.
         """
-        return self.monitor.network if self._watched + self._now_watched >= WATCHED else None
+        return self.monitor.network if self._watched + self._now_watched >= self.profiler.warm_up else None
 
     @property
     def unsure(self) -> bool:

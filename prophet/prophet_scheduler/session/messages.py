@@ -30,7 +30,7 @@ class Changes:
     new_sends: int
     """Number of times that a new block is sent before its first round."""
     lasts: int
-    """Iterations over which the cost of a change is spread."""
+    """Iterations over which the cost of a change is spread. As many more make a first estimate."""
     most_cuts: int
 
 
@@ -63,7 +63,7 @@ class SessionTerms:
     predicted. `adapts`: plans may ask for another cut; True only on the deciding worker of a job with adaptive blocks.
     `follows`: another worker chooses the cut and the credit, and this one only measures. `learns_order`: blocks are
     re-ranked if their places are not in forward order (learn/ranks.py); each worker may do so independently.
-    `changes`: cost of another cut.
+    `changes`: cost of another cut. `sees_rounds`: each turn has the `round_ends`.
     """
 
     monitor_s: float
@@ -74,6 +74,7 @@ class SessionTerms:
     follows: bool = False
     learns_order: bool = False
     changes: Changes = NEW_KEYS
+    sees_rounds: bool = False
 
 
 # Events.
@@ -86,6 +87,7 @@ class Turn:
     `events` (EVENT_DTYPE) and `nic` are measurements. `cut` is the cut in force (None before the first), and `way` the
     present way of averaging blocks. `divided`: blocks have two phases, and therefore other ids. `ended`: finished
     iterations; None to derive them from the events. `forward_ends`: ends of forward passes, if the engine sees them.
+    `round_ends`: times when all gradients of an iteration were generated, if the engine sees them.
     `barrier`: iterations seem to wait for all averages. `refusals`: all cuts that the engine cannot give the job now.
     `ways`: the engine's own ways of averaging that are possible now.
 
@@ -102,6 +104,7 @@ class Turn:
     divided: bool = False
     ended: Sequence[IterationEnd] | None = None
     forward_ends: Sequence[float] = ()
+    round_ends: Sequence[float] = ()
     barrier: bool = False
     refusals: Sequence[Refusal] = ()
     ways: Sequence[str] = ()

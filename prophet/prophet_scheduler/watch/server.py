@@ -17,7 +17,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
 
-from prophet_scheduler.core.living import LivingSet
+from prophet_scheduler.forks import LivingSet
 from prophet_scheduler.hub import Connection, Hub, Owner, listener_at
 from prophet_scheduler.watch.metrics import CONTENT_TYPE
 from prophet_scheduler.watch.sockets import listen

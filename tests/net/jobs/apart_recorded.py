@@ -1,7 +1,7 @@
 """apart.py of which each worker leaves what it pushes and what it has read: apart_recorded.py STEPS
 
 Rule of this file: records around the job as it is, in the folder `records` beside the worker's. `push-WORKER-NUMBER`
-has the blocks of an update, a sum or the first weights, written before they leave; `read-WORKER` the newest model.
+has the blocks of an update or the first weights, written before they leave; `read-WORKER` the newest model.
 """
 
 from __future__ import annotations

@@ -37,14 +37,6 @@ def die_first() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def dies_instead(method: Callable[..., Any]) -> Callable[..., Any]:
-    def instead(*arguments: Any, **named: Any) -> Any:
-        die_first()
-        return method(*arguments, **named)
-
-    return instead
-
-
 def die_in_the_second_push(begin: Callable[[Any, Sequence[torch.Tensor]], None]) -> None:
     """Have worker 1 begin its second push by `begin(wire, blocks)`, and die."""
     from prophet_mlfabric.byteps.wire import BEGINS, BytePSWire
@@ -103,20 +95,17 @@ def all_acknowledged() -> bool:
     return all(line.split()[4].startswith("00000000:") for line in connections)
 
 
-def an_aggregator_dies_with_what_it_has() -> None:
-    """All updates of a sum are there, and nobody has asked yet when it may go."""
+def worker_1_dies_after_its_push() -> None:
+    """Its update is in the server's model, and nobody knows."""
     from prophet_mlfabric.client import CoordinatorClient
 
-    client: Any = CoordinatorClient
-    client.collected = dies_instead(client.collected)
+    def die(client: Any, permission: Any) -> None:
+        if RANK == "1" and permission.ask.version:
+            die_first()
+        done(client, permission)
 
-
-def an_aggregator_dies_after_its_push() -> None:
-    """The sum is in the server's model, and nobody knows."""
-    from prophet_mlfabric.client import CoordinatorClient
-
-    client: Any = CoordinatorClient
-    client.pushed_sum = dies_instead(client.pushed_sum)
+    vars_of: Any = CoordinatorClient
+    done, vars_of.done = CoordinatorClient.done, die
 
 
 if __name__ == "__main__":

@@ -1,17 +1,16 @@
-"""Algorithm 3 of MLfabric and its mirror for models: the paper's figures, its listing, brute force, properties."""
+"""Algorithm 3 of MLfabric and its mirror for models: the paper's figures, its listing, properties."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import combinations_with_replacement, pairwise
+from itertools import pairwise
 from typing import TypeAlias
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet_mlfabric.aggregation import Aggregation, Group, aggregate
-from prophet_mlfabric.distribution import distribute
+from prophet_mlfabric.aggregation import Aggregation, Group, aggregate, distribute
 from prophet_mlfabric.network import NetworkState
 from prophet_mlfabric.ordering import Update
 
@@ -69,26 +68,6 @@ def listing(
     return min((det_agg(direct) for direct in range(len(order) + 1)), key=lambda case: case[0])
 
 
-def best_cut(order: list[Update], network: NetworkState, aggregators: Sequence[int]) -> float:
-    """The least end of all cuts into runs that keep the paper's constraint, aggregators in their order."""
-    best = math.inf
-    for cuts in combinations_with_replacement(range(len(order) + 1), len(aggregators)):
-        state, latest = network.copy(), 0.0
-        for update in order[: cuts[0]]:
-            latest = max(latest, state.reserve(update.node, SERVER, update.size_bytes, 0.0))
-        for node, first, last in zip(aggregators, cuts, (*cuts[1:], len(order)), strict=True):
-            run = order[first:last]
-            if not run:
-                continue
-            ready = max(state.reserve(update.node, node, update.size_bytes, 0.0) for update in run)
-            if ready > latest:
-                break
-            latest = max(latest, state.reserve(node, SERVER, max(u.size_bytes for u in run), ready))
-        else:
-            best = min(best, latest)
-    return best
-
-
 def test_figure_2_two_straight_and_a_sum_of_two() -> None:
     groups = aggregate(updates(4), even(6), SERVER, [5], 0.0)
     assert shape(groups) == [([0], None), ([1], None), ([2, 3], 5)]
@@ -117,19 +96,10 @@ def test_while_earlier_batches_keep_the_server_busy_summing_costs_nothing() -> N
     assert groups.end_s == 4.0
 
 
-def test_an_update_at_the_aggregators_own_node_is_there_at_once() -> None:
-    groups = aggregate(updates(2), even(3), SERVER, [2], 0.0, busy_until_s=1.0)
-    assert groups.groups[0].arrivals_s == (1.0, 0.0)
-
-
 def test_no_run_weighs_more_than_it_may() -> None:
     groups = aggregate(updates(4), even(6), SERVER, [4, 5], 0.0, 9.0, weights=[1.0, 1.0, 1.5, 9.0], most=2.0)
     for group in groups.groups:
         assert len(group.updates) == 1 or [u.id for u in group.updates] == [0, 1]
-
-
-def test_nothing_is_nothing() -> None:
-    assert aggregate([], even(2), SERVER, [1], 3.0).end_s == 3.0
 
 
 @st.composite
@@ -193,22 +163,6 @@ def remake(group: Group, state: NetworkState) -> None:
     assert state.reserve(group.aggregator, SERVER, group.size_bytes, max(group.arrivals_s)) == group.end_s
 
 
-@given(st.integers(1, 8), st.integers(0, 3))
-def test_on_equal_nics_the_greedy_runs_are_the_best_ones(count: int, aggregators: int) -> None:
-    order, network = updates(count), even(count + 5)
-    nodes = list(range(count + 1, count + 1 + aggregators))
-    best = best_cut(order, network, nodes) if nodes else float(count)
-    assert aggregate(order, network, SERVER, nodes, 0.0).end_s == best
-
-
-@given(orders(most=6))
-def test_no_cut_is_better_by_more_than_the_greedy_choice_costs(instance: Instance) -> None:
-    # On unequal NICs greedy runs may lose to others; they never win, as brute force has them among its cuts.
-    order, network, aggregators = instance
-    if aggregators:
-        assert best_cut(order, network, aggregators) <= aggregate(order, network, SERVER, aggregators, 0.0).end_s + 1e-9
-
-
 def test_distribution_is_figure_2_turned_round() -> None:
     # Four readers, one distributor: the server sends to it first, then two of its own; the last has it at 3, not 4.
     hops = distribute([1, 2, 3, 4], 1.0, even(6), SERVER, [5], 0.0)
@@ -232,13 +186,3 @@ def test_every_reader_gets_the_model_once_and_only_after_its_source_has_it(insta
         assert (hop.after is None) == (hop.source == SERVER)
         assert hop.reader is None or hop.destination == readers[hop.reader]
         assert hop.end_s == state.reserve(hop.source, hop.destination, 5.0, start) >= now_s
-
-
-@given(st.integers(1, 12), st.integers(0, 4))
-def test_on_equal_nics_a_tree_of_models_is_never_slower_than_one_after_another(readers: int, distributors: int) -> None:
-    network = even(readers + distributors + 1)
-    nodes = list(range(1, readers + 1))
-    hops = distribute(nodes, 1.0, network, SERVER, range(readers + 1, readers + 1 + distributors), 0.0)
-    end_s = max(hop.end_s for hop in hops)
-    assert end_s <= readers
-    assert distributors == 0 or readers < 4 or end_s < readers

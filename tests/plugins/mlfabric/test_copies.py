@@ -1,4 +1,4 @@
-"""The coordinator of a job with a replica: what it holds back, what it lets go, and whom it asks for copies.
+"""The coordinator of a job with a replica: what it holds back, what it lets go, and when it asks for copies.
 
 Rates are 100 bytes per second, updates have 100 bytes and the norm 1, and the bound is 4.
 """
@@ -7,37 +7,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from prophet_mlfabric import messages as msg
-from prophet_mlfabric.coordination import CHECK_S, Addressed, Coordination
-from prophet_mlfabric.job import Terms
+from prophet_mlfabric.coordination import CHECK_S, Addressed, Coordination, Terms
 from prophet_mlfabric.lag import RETRY_S
-from prophet_scheduler.core.errors import UserError
 
 TERMS = Terms(rate=100.0, dead_s=10.0, lease_s=30.0, divergence_bound=4.0)
 
 
-def hello(worker: int, incarnation: int = 1, aggregates: bool = False, replicates: bool = True) -> msg.Hello:
+def hello(worker: int, incarnation: int = 1) -> msg.Hello:
+    """Return worker 0's hello, which keeps the replica, or another's."""
     return msg.Hello(
-        tenant="job",
-        worker=worker,
-        incarnation=incarnation,
-        node=f"machine{worker}",
-        sums_at=f"machine{worker}:1" if aggregates else None,
-        replicates=replicates,
+        tenant="job", worker=worker, incarnation=incarnation, node=f"machine{worker}", replicates=worker == 0
     )
 
 
 class Job:
     """A job on a clock that the test moves."""
 
-    def __init__(self, workers: int, aggregates: bool = False, terms: Terms = TERMS) -> None:
-        self.coordination = Coordination(terms, epoch=7)
+    def __init__(self, workers: int) -> None:
+        self.coordination = Coordination(TERMS, epoch=7)
         self.now_s = 0.0
         self.said: list[Addressed] = []
         for worker in range(workers):
-            self.said += self.coordination.join(hello(worker, aggregates=aggregates), 0.0)
+            self.said += self.coordination.join(hello(worker), 0.0)
         self.turn()
 
     def turn(self, after_s: float = 0.0) -> None:
@@ -56,7 +48,7 @@ class Job:
 
     def grants(self) -> list[tuple[int, int]]:
         """Return worker and update of what was granted since the last call."""
-        found = [(worker, said.update) for worker, said in self.said if isinstance(said, msg.Grant) and not said.sum]
+        found = [(worker, said.update) for worker, said in self.said if isinstance(said, msg.Grant)]
         self.said = [(worker, said) for worker, said in self.said if not isinstance(said, msg.Grant)]
         return found
 
@@ -79,9 +71,9 @@ class Job:
         self.done(worker, update)
 
 
-def begun(workers: int = 2, aggregates: bool = False) -> Job:
+def begun(workers: int = 2) -> Job:
     """Return a job whose replica has the model that the job begins with."""
-    job = Job(workers, aggregates)
+    job = Job(workers)
     job.copied()
     return job
 
@@ -102,13 +94,12 @@ def test_an_update_that_could_pass_the_bound_waits_for_a_copy_and_those_behind_i
     assert job.copies() == []
     job.trained(0, 1)
     ((worker, copy),) = job.copies()
-    assert worker == 1, "the first copy was worker 0's"
     job.ask(0, 2, norm=2.5)
     job.now_s += 1.0
     job.ask(1, 0, norm=0.5)
     job.turn(1.0)
     assert job.grants() == [], "2 are there, 2.5 and all behind them wait"
-    job.hear(1, msg.Copied(number=copy.number))
+    job.hear(worker, msg.Copied(number=copy.number))
     job.turn(2.0)
     assert job.grants() == [(0, 2), (1, 0)]
     lag = job.coordination.lag
@@ -175,18 +166,6 @@ def test_what_may_be_at_the_server_though_nobody_says_so_counts() -> None:
     assert job.grants() == [(1, 0)]
 
 
-def test_an_order_that_is_not_answered_is_said_again_and_goes_to_another_where_its_worker_ends() -> None:
-    job = Job(2)
-    ((_, first),) = job.copies()
-    job.turn(CHECK_S)
-    assert job.copies() == [(0, first)]
-    job.hear(0, msg.Bye())
-    ((worker, second),) = job.copies()
-    assert worker == 1 and second.number != first.number
-    job.hear(0, msg.Copied(number=first.number))
-    assert job.coordination.lag.copies == 0
-
-
 def test_without_a_replica_that_is_reached_updates_go_on_and_it_is_tried_again() -> None:
     job = Job(2)
     job.ask(0, 0, norm=100.0)
@@ -197,8 +176,7 @@ def test_without_a_replica_that_is_reached_updates_go_on_and_it_is_tried_again()
     assert job.copies() == []
     job.turn(1.0)
     ((worker, copy),) = job.copies()
-    assert worker == 1, "worker 0 has something under way"
-    job.hear(1, msg.Copied(number=copy.number, reason="refused"))
+    job.hear(worker, msg.Copied(number=copy.number, reason="refused"))
     lag = job.coordination.lag
     assert lag.notices == [
         "no copy of the model reaches the replica (worker 0: Connection refused): updates go on without it"
@@ -211,44 +189,18 @@ def test_without_a_replica_that_is_reached_updates_go_on_and_it_is_tried_again()
     assert job.grants() == [], "it is bounded again"
 
 
-def test_workers_that_make_no_copies_wait_for_none() -> None:
-    job = Job(0)
-    job.said += job.coordination.join(hello(0, replicates=False), 0.0)
-    job.turn()
-    job.ask(0, 0, norm=100.0)
-    assert (job.grants(), job.copies()) == ([(0, 0)], [])
-
-
 def test_a_worker_with_a_replica_and_a_coordinator_without_a_bound_do_not_go_together() -> None:
     ((_, said),) = Coordination(replace(TERMS, divergence_bound=None), 7).join(hello(0), 0.0)
     assert isinstance(said, msg.Denied) and "start it with --divergence-bound" in said.text
 
 
-def sum_grants(job: Job) -> list[int]:
-    return [said.update for _, said in job.said if isinstance(said, msg.Grant) and said.sum]
-
-
-def test_no_sum_moves_the_model_by_more_than_the_bound_and_one_that_is_held_is_answered() -> None:
-    job = begun(4, aggregates=True)
-    job.hear(0, msg.Ask(update=0, size_bytes=1000, version=0, norm=1.5))  # the wire is busy for 10 s
-    for worker in (1, 2, 3):
-        job.ask(worker, 0, norm=1.5)
-    job.turn(0.2)
-    sums = {said.number: (worker, said.members) for worker, said in job.said if isinstance(said, msg.Collect)}
-    assert sums and all(len(members) <= 2 for _, members in sums.values()), "three would be 4.5"
-    (number, aggregator) = next((number, worker) for number, (worker, members) in sums.items() if len(members) == 2)
-    job.hear(aggregator, msg.Ask(update=number, sum=True))
-    job.now_s = 10.0
-    job.said.clear()
-    job.done(0, 0, norm=1.5)
-    job.hear(aggregator, msg.Ask(update=number, sum=True))
-    assert (aggregator, msg.Wait(update=number, sum=True)) in job.said
-    assert number not in sum_grants(job), "1.5 is there, and 3 would be too much"
-    job.copied()
-    assert number in sum_grants(job)
-
-
-@pytest.mark.parametrize("bound", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_bound_that_is_none(bound: float) -> None:
-    with pytest.raises(UserError, match="it is a norm; give a number above 0"):
-        replace(TERMS, divergence_bound=bound)
+def test_an_order_that_is_not_answered_is_said_again_and_nobody_waits_once_its_worker_has_ended() -> None:
+    job = Job(2)
+    ((_, first),) = job.copies()
+    job.turn(CHECK_S)
+    assert job.copies() == [(0, first)]
+    job.hear(0, msg.Bye())
+    job.ask(1, 0, norm=100.0)
+    assert (job.grants(), job.copies()) == ([(1, 0)], [])
+    job.hear(0, msg.Copied(number=first.number))
+    assert job.coordination.lag.copies == 0

@@ -34,7 +34,6 @@ def test_the_coordinator_is_told_rates_and_bound(tmp_path: Path) -> None:
     assert options == {
         "--listen": "10.0.0.1:33007",
         "--token-file": str(tmp_path / "coordinator.token"),
-        "--server": "server0",
         "--server-rate": "25mbit",
         "--rate": "25mbit",
         "--delay-bound": "10",
@@ -53,16 +52,8 @@ def test_any_process_of_a_run_makes_the_token_and_all_make_the_same(tmp_path: Pa
     assert file.read_text() == first
     tenant, token = token_of(file, None)
     assert tenant == TENANT and len(token) == 64
-    other = tmp_path / "other"
-    other.mkdir()
-    make_token(other / "coordinator.token")
-    assert token_of(other / "coordinator.token", None)[1] != token
-
-
-def test_without_mlfabric_no_coordinator_is_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("subprocess.Popen", lambda *arguments, **more: pytest.fail("it was started"))
-    with coordinator(environment("scheduler", tmp_path)):
-        pass
+    make_token(tmp_path / "other")
+    assert token_of(tmp_path / "other", None)[1] != token
 
 
 def test_with_it_one_runs_as_long_as_the_scheduler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -78,9 +69,14 @@ def test_with_it_one_runs_as_long_as_the_scheduler(monkeypatch: pytest.MonkeyPat
         def wait(self, seconds: float) -> None:
             happened.append("waited for")
 
+        def kill(self) -> None:
+            happened.append("killed")
+
     monkeypatch.setattr("subprocess.Popen", Process)
-    env = {**environment("scheduler", tmp_path), settings.SCHEDULER: settings.MLFABRIC}
+    env = environment("scheduler", tmp_path)
     with coordinator(env):
+        assert not happened
+    with coordinator({**env, settings.SCHEDULER: settings.MLFABRIC}):
         happened.append("runs")
-    assert happened == ["coordinate", "runs", "terminated", "waited for"]
+    assert happened == ["coordinate", "runs", "terminated", "waited for", "killed"]
     assert (tmp_path / "coordinator.token").exists()

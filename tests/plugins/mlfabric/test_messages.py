@@ -20,13 +20,8 @@ ASK: dict[str, Any] = {"kind": "ask", "update": 1, "size_bytes": 10, "version": 
     ("change", "where"),
     [
         ({"size_bytes": -1}, "ask.size_bytes"),
-        ({"size_bytes": 2**60}, "ask.size_bytes"),
-        ({"size_bytes": "10"}, "ask.size_bytes"),
-        ({"update": -1}, "ask.update"),
-        ({"update": 2**54}, "ask.update"),
         ({"update": 1.5}, "ask.update"),
         ({"version": -3}, "ask.version"),
-        ({"norm": -1.0}, "ask.norm"),
         ({"norm": None}, "ask.norm"),
         ({"more": 1}, "ask.more"),
         ({"kind": "order"}, "message"),
@@ -37,23 +32,6 @@ def test_what_cannot_be_is_one_line_that_names_the_field(change: dict[str, Any],
     with pytest.raises(UserError, match=f"^{where}: ") as error:
         decode_request(json.dumps({**ASK, **change}).encode())
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        *(("tenant", name) for name in ("", "a b", "x" * 200, "line\nline")),
-        *(("version", number) for number in (2**52 + 1, 2**53, -1)),
-        ("worker", 2**20),
-        ("incarnation", 1e30),
-        ("workers", 0),
-        ("node", "n" * 129),
-        ("proof", "é"),
-    ],
-)
-def test_a_hello_beyond_its_limits_names_the_field(key: str, value: object) -> None:
-    with pytest.raises(UserError, match=rf"^hello\.{key}: "):
-        decode_request(json.dumps({**HELLO.model_dump(), key: value}).encode())
 
 
 def test_a_proof_is_for_one_token_one_nonce_and_one_worker() -> None:

@@ -36,15 +36,7 @@ def test_reserving_leaves_the_rest_of_both_links() -> None:
     assert [rate_at(down, t) for t in (0, 2, 4, 5, 9)] == [3, 1, 0, 5, 5]
 
 
-@pytest.mark.parametrize("rate", [0.0, -1.0, math.nan, math.inf])
-def test_an_impossible_nic_is_one_line(rate: float) -> None:
-    with pytest.raises(UserError, match="give every node a positive, finite rate"):
-        NetworkState.of_rates([1.0, rate], [1.0, 1.0])
-
-
-def test_links_without_partners_and_transfers_without_end_are_one_line() -> None:
-    with pytest.raises(UserError, match="2 uplinks and 1 downlinks"):
-        NetworkState.of_rates([1.0, 1.0], [1.0])
+def test_a_transfer_without_an_end_is_one_line() -> None:
     with pytest.raises(UserError, match="from node 0 to node 1 never ends"):
         NetworkState([Link.constant(0.0), WIDE], [WIDE, WIDE]).reserve(0, 1, 1.0, 0.0)
 
@@ -89,13 +81,6 @@ def test_no_nic_is_ever_used_beyond_its_rate_and_every_byte_is_accounted_for(
                 used = sum(rate for since, to, rate in uses[side][node] if since <= at < to)
                 assert used <= rate_at(was[node], at) * (1 + 1e-9)
                 assert rate_at(left[node], at) == pytest.approx(rate_at(was[node], at) - used, abs=1e-9)
-
-
-@given(networks(), st.integers(1, 60), st.integers(1, 60))
-def test_a_reservation_makes_no_other_transfer_earlier(network: NetworkState, size: int, other: int) -> None:
-    alone = network.end(1, 0, float(other), 0.0)
-    network.reserve(1, 0, float(size), 0.0)
-    assert network.end(1, 0, float(other), 0.0) >= alone
 
 
 def test_what_was_is_forgotten_and_what_comes_is_kept() -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise, permutations
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from prophet_mlfabric.network import NetworkState
 from prophet_mlfabric.ordering import Ordering, Update, order_updates
-from prophet_scheduler.core.errors import UserError
 
 SERVER = 0
 Batch: TypeAlias = tuple[list[Update], NetworkState]
@@ -102,12 +100,6 @@ def test_of_updates_that_cannot_all_be_in_time_the_longest_are_dropped() -> None
     assert order_updates([], star([1]), SERVER, 0.0, 3, 0) == Ordering((), ())
 
 
-@pytest.mark.parametrize("wrong", [{"size_bytes": -1.0}, {"size_bytes": math.nan}, {"norm": -0.1}, {"norm": math.inf}])
-def test_an_impossible_update_is_one_line(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=r"update 7: .* give numbers of 0 or more"):
-        Update(**{"id": 7, "node": 1, "size_bytes": 1.0, **wrong})
-
-
 @st.composite
 def batches(draw: st.DrawFn, most: int = 8, span: int = 12) -> Batch:
     """Workers' rates, the server's, earlier transfers under way, and a batch with versions from 0 to `span`.
@@ -140,19 +132,6 @@ def test_with_distinct_deadlines_and_no_drops_it_is_algorithm_2(batch: Batch, ve
         follow_the_listing(ordering, updates, network, 1 + spare)
 
 
-@given(st.lists(st.integers(1, 40), min_size=4, max_size=4), st.integers(1, 40))
-def test_of_two_the_first_is_dropped_exactly_where_the_second_would_end_before_it(
-    numbers: list[int], server: float
-) -> None:
-    network = star(numbers[:2], server=float(server))
-    first, second = Update(0, 1, float(numbers[2]), version=0), Update(1, 2, float(numbers[3]), version=1)
-    state = network.copy()
-    end = state.reserve(1, SERVER, first.size_bytes, 0.0)
-    overtaken = end > state.end(2, SERVER, second.size_bytes, 0.0)
-    ordering = order_updates([first, second], network, SERVER, 0.0, 1, 0)
-    assert ids(ordering.dropped) == ([0] if overtaken else [])
-
-
 @given(batches(), st.integers(1, 12), st.integers(0, 8))
 def test_no_delay_passes_the_bound_and_every_update_is_ordered_or_dropped_once(
     batch: Batch, bound: int, version: int
@@ -167,22 +146,6 @@ def test_no_delay_passes_the_bound_and_every_update_is_ordered_or_dropped_once(
     # Where nothing was dropped ends never fall: updates are applied as they arrive, nobody waits at the server.
     ends = ends_of(ordering, network)
     assert ordering.dropped or all(before <= after * (1 + 1e-9) for before, after in pairwise(ends))
-
-
-@given(st.lists(st.integers(0, 6), min_size=1, max_size=6), st.integers(1, 4))
-def test_on_equal_nics_no_order_keeps_more_updates(versions: list[int], bound: int) -> None:
-    # Nobody is overtaken when all are alike, so only deadlines that cannot be met cost updates.
-    updates = [Update(place, place + 1, 10.0, version) for place, version in enumerate(versions)]
-    network = star([10] * len(updates), server=10.0)
-
-    def kept(order: Sequence[Update]) -> int:
-        count = 0
-        for update in order:
-            count += update.version + bound >= count + 1
-        return count
-
-    best = max(kept(order) for order in permutations(updates))
-    assert len(order_updates(updates, network, SERVER, 0.0, bound, 0).updates) == best
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=5))

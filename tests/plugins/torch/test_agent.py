@@ -250,8 +250,8 @@ def test_a_cut_that_is_far_worse_than_predicted_is_had_once_and_not_again() -> N
     job = Distant(Network(31.25e6, 0.1e-3), resnet50(9_000_000, backward_s=0.05, forward_s=0.1), message_s=0.03)
     agent = module_agent(job)
     trained(job, agent, 100)
-    first_s = job.had[5][1]
-    bad = [cut for cut, seconds in job.had if seconds > 1.6 * first_s]
+    first_s = job.had[0][1]
+    bad = [cut for cut, seconds in job.had if seconds > 1.5 * first_s]
     assert len(bad) == len(set(bad)) <= 2
     assert job.had[-1][1] <= first_s
 
@@ -279,7 +279,7 @@ def test_nothing_is_wanted_before_anything_is_known() -> None:
     job = Job()
     agent = module_agent(job)
     assert agent.turn(job.now_s)
-    trained(job, agent, 3)
+    trained(job, agent, 1)
     assert job.control.decisions == []
     assert not agent.decided
 

@@ -56,6 +56,20 @@ def test_where_some_are_lost_the_next_ones_say_so(monkeypatch: pytest.MonkeyPatc
     assert log.drain()["gap"].tolist() == [0]
 
 
+def test_the_ends_of_rounds_come_with_their_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MOST_EVENTS", 4)
+    log = EventLog(open=True)
+    for now in (1.0, 3.0):
+        log.added(0, 4096, now)
+        log.round_ended(now + 1)
+    log.added(1, 4096, 5.0)  # lost
+    assert (log.drain()["time_s"].tolist(), log.round_ends) == ([1.0, 3.0], [2.0, 4.0])
+    log.round_ended(6.0)
+    assert (len(log.drain()), log.round_ends) == (0, [6.0])
+    log.added(0, 4096, 7.0)
+    assert (log.drain()["gap"].tolist(), log.round_ends) == ([1], []), "nothing between showed the loss"
+
+
 @pytest.mark.parametrize("closed", [False, True])
 def test_one_that_nobody_reads_keeps_nothing(closed: bool) -> None:
     log = EventLog(open=closed)

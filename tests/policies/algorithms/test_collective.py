@@ -18,7 +18,6 @@ from prophet_scheduler.policies.algorithms.collective import (
     CollectivePolicy,
     ForwardOrder,
     learning_sizes,
-    uniform_cut,
 )
 from support.profiles import resnet50
 
@@ -44,7 +43,7 @@ def test_it_is_a_policy_that_predicts() -> None:
 
 def test_all_sizes_are_judged_and_the_cut_in_force() -> None:
     assert {choice.cut for choice in choices(question(1e-3))} == {
-        *(uniform_cut(size) for size in SIZES if size >= LEAST_SIZE),
+        *(Cut.uniform(size) for size in SIZES if size >= LEAST_SIZE),
         learning_cut(PROFILE.total_bytes),
     }
     assert [choice.cut for choice in choices(question(1e-3, anew=False))] == [learning_cut(PROFILE.total_bytes)]

@@ -13,16 +13,14 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import socket
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from prophet_byteps import hook as hook_module
 from prophet_byteps.hook import Hook
 from prophet_byteps.library import Library
-from prophet_mlfabric.byteps.replica import Named, Replica
-from prophet_mlfabric.settings import coordinator_from_environ, resumed_from
+from prophet_mlfabric.settings import coordinator_from_environ
 from prophet_scheduler.core import settings as names
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES
 from prophet_scheduler.core.errors import UserError
@@ -34,7 +32,8 @@ from prophet_scheduler.frontends.records import require_records, write_records
 
 if TYPE_CHECKING:  # not imported before the settings are known to be valid
     from prophet_mlfabric.client import CoordinatorClient
-    from prophet_mlfabric.torch.asynchronous import AsynchronousRounds
+    from prophet_mlfabric.replica import JobReplica
+    from prophet_mlfabric.torch.replicating import ReplicatingWorker
 
 WELCOME_S = 5.0
 """Maximum seconds that a worker waits for its coordinator at the start of a job."""
@@ -47,15 +46,14 @@ class AsynchronousAgent:
 
     def __init__(self, settings: Settings, library: Library | None, hook: Hook | None, no_hook: str = "") -> None:
         self.settings = settings
-        self.replica: Replica | None = None
+        self.replica: JobReplica | None = None
         """None until BytePS is initialized."""
         self._library = library
         self._hook = hook
         self._aside = no_hook
         self._coordinator: CoordinatorClient | None = None
         self._taken = False
-        self.closes: list[Callable[[], None]] = []
-        """Functions to call before BytePS is shut down, last one first."""
+        self.replicating: ReplicatingWorker | None = None
         self._died: tuple[int, ...] | None = None
         """Dead workers; None until this worker has left."""
 
@@ -98,13 +96,15 @@ class AsynchronousAgent:
 
         @functools.wraps(init)
         def init_and_connect(*args: Any, **kwargs: Any) -> Any:
+            from prophet_mlfabric.replica import JobReplica
+
             try:
-                self.replica = self.replica or Replica.from_environ(os.environ)
+                self.replica = self.replica or JobReplica.from_environ(os.environ)
             except UserError as error:
                 end_process(str(error), WRONG)
             result = init(*args, **kwargs)
             if self._coordinator is None and module.size() > 1:
-                self._coordinator = connect(module.rank(), os.environ, module.size())
+                self._coordinator = connect(module.rank(), os.environ, self.replica.file is not None)
                 at_end(self._leave_at_exit)  # runs before BytePS's own, which init() has registered
             return result
 
@@ -121,47 +121,11 @@ class AsynchronousAgent:
         if not self._taken:
             self._taken = True
             return self._coordinator
-        if self.staleness is not None:
-            raise ValueError(f"{names.STALENESS} keeps the workers of one optimizer together, but this is another")
-        if self.replica is not None and self.replica.is_of_one_model:
+        if self.replica is not None and self.replica.of_one_model:
             raise ValueError(f"{names.REPLICA} and {names.RESUME} are of one optimizer's model, but this is another")
         if self._coordinator is not None:
             logger.warning("updates of another optimizer go in order of arrival: a coordinator counts one model")
         return None
-
-    @property
-    def staleness(self) -> int | None:
-        settings = coordinator_from_environ(os.environ)
-        return None if settings is None else settings.staleness
-
-    def begin(self, optimizer: Any, named: Named) -> int:
-        """Return the number of updates the job begins with. The process exits if they are of another model."""
-        try:
-            return 0 if self.replica is None else self.replica.begin(optimizer, named)
-        except UserError as error:
-            end_process(str(error), WRONG)
-
-    def sum_at_workers(self, coordinator: CoordinatorClient, rounds: AsynchronousRounds) -> None:
-        """From now on, send this worker's updates to be summed elsewhere and sum others' here."""
-        settings = coordinator_from_environ(os.environ)
-        if settings is None or os.environ.get(names.AGGREGATE, "1") == "0":
-            return
-        try:
-            from prophet_mlfabric.exchange import key_of
-            from prophet_mlfabric.torch.aggregating import SummingWorker
-
-            key = key_of(settings.tenant, settings.token)
-            self.closes.append(SummingWorker(rounds, coordinator, key, own_address(os.environ)).close)
-        except Exception as error:
-            logger.warning("updates are not summed at workers: %s: %s", type(error).__name__, error)
-
-    def copy_to_replica(self, coordinator: CoordinatorClient, rounds: AsynchronousRounds, named: Named) -> None:
-        """From now on, hand copies of the model to the job's replica, if it has one."""
-        if self.replica is not None and self.replica.store is not None:
-            from prophet_mlfabric.torch.replicating import ReplicatingWorker, names_of
-
-            of_parameters = names_of(rounds.blocks.parameters, named)
-            self.closes.append(ReplicatingWorker(rounds, of_parameters, coordinator, self.replica.store).close)
 
     def step_aside(self, why: str) -> None:
         """Warn once; from now on all transfers go both ways."""
@@ -179,10 +143,9 @@ class AsynchronousAgent:
             return self._died
         self._died = ()
         try:
-            while self.closes:
-                self.closes.pop()()
+            if self.replicating is not None:
+                self.replicating.close()
             if self._coordinator is not None:
-                # Workers that rely on this one for a sum learn of its end now, not after a long silence.
                 self._died = self._coordinator.wait_for_others()
                 self._coordinator.close()
         except Exception as error:
@@ -225,13 +188,10 @@ def check_job(framework: str, environ: Mapping[str, str]) -> None:
         raise UserError(f"{scheduler} schedules the link of one server; {what}")
     if environ.get(names.BYTEPS_LOCAL_SIZE, "1") not in ("", "1"):
         raise UserError(f"{scheduler} needs one process a machine; {names.BYTEPS_LOCAL_SIZE} has to be 1")
-    if (aggregates := environ.get(names.AGGREGATE, "1")) not in ("0", "1"):
-        raise UserError(f"{names.AGGREGATE} is {aggregates!r}; it must be 0 or 1")
     coordinator_from_environ(environ)
-    resumed_from(environ)
 
 
-def connect(worker: int, environ: Mapping[str, str], workers: int | None = None) -> CoordinatorClient | None:
+def connect(worker: int, environ: Mapping[str, str], replicates: bool = False) -> CoordinatorClient | None:
     """Connect this worker to its coordinator. Return None, with a warning, if the environment names none or it fails.
 
     The process exits if the coordinator refuses it, for instance for a wrong token. A coordinator that does not answer
@@ -248,7 +208,7 @@ def connect(worker: int, environ: Mapping[str, str], workers: int | None = None)
             return None
         from prophet_mlfabric.client import CoordinatorClient
 
-        client = CoordinatorClient(settings, worker, workers)
+        client = CoordinatorClient(settings, worker, replicates)
         client.wait_welcome(WELCOME_S)
     except UserError as error:
         end_process(str(error), WRONG)
@@ -256,16 +216,6 @@ def connect(worker: int, environ: Mapping[str, str], workers: int | None = None)
         logger.warning("updates go in order of arrival: %s: %s", type(error).__name__, error)
         return None
     return client
-
-
-def own_address(environ: Mapping[str, str]) -> str:
-    """Return this worker's IPv4 address for others: ps-lite's setting, or the one used towards BytePS's scheduler."""
-    if host := environ.get("DMLC_NODE_HOST"):
-        return socket.gethostbyname(host)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((environ["DMLC_PS_ROOT_URI"], 9))  # sends nothing
-        address: str = probe.getsockname()[0]
-        return address
 
 
 def check(framework: str) -> tuple[tuple[str, bool, str], ...]:
@@ -282,26 +232,25 @@ def install(bps: Any, agent: AsynchronousAgent) -> None:
     def distributed_optimizer(
         optimizer: Any, named_parameters: Any = None, compression: Any = None, backward_passes_per_step: int = 1
     ) -> Any:
-        named = list(named_parameters) if named_parameters is not None else None
-        if bps.size() == 1:
-            if agent.replica is not None and agent.replica.is_of_one_model:
-                agent.take_coordinator()  # returns None, but makes it refuse another optimizer
-            agent.begin(optimizer, named)
-            return original(optimizer, named, compression or bps.Compression.none, backward_passes_per_step)
-        if compression not in (None, bps.Compression.none):
-            raise ValueError(f"{names.SCHEDULER}={names.MLFABRIC} does not compress updates; leave compression out")
         from prophet_mlfabric.byteps.wire import BLOCK_BYTES, wrap
+        from prophet_mlfabric.torch.replicating import ReplicatingWorker, begin, names_of, parameters_of
 
-        coordinator = agent.take_coordinator()
-        before = agent.begin(optimizer, named)
+        if bps.size() > 1 and compression not in (None, bps.Compression.none):
+            raise ValueError(f"{names.SCHEDULER}={names.MLFABRIC} does not compress updates; leave compression out")
+        named = list(named_parameters) if named_parameters is not None else None
+        coordinator, replica = agent.take_coordinator(), agent.replica
+        try:
+            before = 0 if replica is None else begin(replica, optimizer, named)
+        except UserError as error:
+            end_process(str(error), WRONG)
+        if bps.size() == 1:
+            return original(optimizer, named, compression or bps.Compression.none, backward_passes_per_step)
         block_bytes = agent.settings.partition_bytes or BLOCK_BYTES
-        wrapped = wrap(bps, optimizer, coordinator, block_bytes, agent.staleness, agent.settings.stall_s)
-        rounds: AsynchronousRounds = wrapped.asynchronous
-        if coordinator is not None:
-            agent.sum_at_workers(coordinator, rounds)
-        rounds.start(before)
-        if coordinator is not None:
-            agent.copy_to_replica(coordinator, rounds, named)
+        wrapped = wrap(bps, optimizer, coordinator, block_bytes, agent.settings.stall_s)
+        wrapped.asynchronous.start(before)
+        if coordinator is not None and replica is not None and replica.file is not None:
+            of_parameters = names_of(parameters_of(optimizer), named)
+            agent.replicating = ReplicatingWorker(wrapped.asynchronous, of_parameters, coordinator, replica.file)
         return wrapped
 
     bps.DistributedOptimizer = distributed_optimizer

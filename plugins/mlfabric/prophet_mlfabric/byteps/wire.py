@@ -25,9 +25,9 @@ import torch
 
 from prophet_byteps.hook import PULL_ONLY, PUSH_ONLY, progress, wait_activity
 from prophet_byteps.stall import StallDetector, Verdict
-from prophet_mlfabric.byteps.replica import parameters_of
 from prophet_mlfabric.client import CoordinatorClient
 from prophet_mlfabric.torch.asynchronous import AsynchronousRounds
+from prophet_mlfabric.torch.replicating import parameters_of
 from prophet_mlfabric.torch.weight_blocks import WeightBlocks
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES
 from prophet_scheduler.core.settings import STALL_S
@@ -184,14 +184,13 @@ def wrap(
     optimizer: torch.optim.Optimizer,
     coordinator: CoordinatorClient | None,
     block_bytes: int = BLOCK_BYTES,
-    staleness: int | None = None,
     stall_s: float | None = None,
 ) -> Any:
     """Return an instance of a subclass of the optimizer's class, which shares its groups and state and whose step() is
     a round.
 
-    Every worker must call it, and then start its rounds, `asynchronous`. `staleness` bounds a worker's lead, `stall_s`
-    the seconds without an answer from a server. Raises ValueError for parameters that cannot be sent.
+    Every worker must call it, and then start its rounds, `asynchronous`. `stall_s` bounds the seconds without an answer
+    from a server. Raises ValueError for parameters that cannot be sent.
     """
     blocks = WeightBlocks(
         parameters_of(optimizer), bps.size(), min(block_bytes, MOST_BLOCK_BYTES - 4 * (bps.size() + 1))
@@ -202,7 +201,7 @@ def wrap(
     wrapped: Any = object.__new__(type(user_class.__name__, (user_class,), namespace))
     # Not `step`: a learning-rate scheduler's wrapper is bound to the optimizer it was made for.
     vars(wrapped).update({key: value for key, value in vars(optimizer).items() if key != "step"})
-    wrapped.asynchronous = AsynchronousRounds(blocks, wire, bps.rank(), coordinator, staleness=staleness)
+    wrapped.asynchronous = AsynchronousRounds(blocks, wire, bps.rank(), coordinator)
     wrapped._prophet_class = user_class
     wire.open(blocks.blocks)
     return wrapped

@@ -1,1 +1,1 @@
-"""The commands `prophet coordinate` and `prophet replicate`."""
+"""The command `prophet coordinate`."""

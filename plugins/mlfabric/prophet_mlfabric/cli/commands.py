@@ -1,12 +1,11 @@
-"""The commands of MLfabric, as entry points of the group `prophet.commands`.
+"""The command of MLfabric, as an entry point of the group `prophet.commands`.
 
-Rule of this file: the user's options and output. server.py has the coordinator, replica.py the replica. Imports are
-inside the commands to keep `prophet --help` quick.
+Rule of this file: the user's options and output. server.py has the coordinator. Imports are inside the command to keep
+`prophet --help` quick.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import stat
 from collections.abc import Mapping
@@ -26,16 +25,15 @@ def coordinate(
     token_file: Annotated[Path, typer.Option(help="File with a line `TENANT TOKEN` for each job.")],
     listen: Annotated[str, typer.Option(help="HOST:PORT, with an address of this machine.")] = "0.0.0.0:9650",
     delay_bound: Annotated[int | None, typer.Option(help="Greatest delay of an update, in versions.")] = None,
-    server: Annotated[str, typer.Option(help="Name of the parameter server's NIC among the nodes.")] = "server",
-    server_rate: Annotated[str | None, typer.Option(help="Rate of that NIC, such as 10gbit; default: --rate.")] = None,
-    rate: Annotated[str, typer.Option(help="Rate of a NIC until its worker has reported it.")] = "10gbit",
+    server_rate: Annotated[str | None, typer.Option(help="Rate of the server's NIC; by default --rate.")] = None,
+    rate: Annotated[str, typer.Option(help="Rate of a worker's NIC until its pushes show another.")] = "10gbit",
     batch: Annotated[str, typer.Option(help="Longest time to gather updates before ordering them.")] = "100ms",
-    dead_after: Annotated[str, typer.Option(help="How long a worker may be silent before it counts as dead.")] = "10s",
+    dead_after: Annotated[str, typer.Option(help="How long a worker may have no connection.")] = "10s",
     divergence_bound: Annotated[float | None, typer.Option(help="How far a replica may be behind, as a norm.")] = None,
     status: Annotated[Path | None, typer.Option(help="JSON file for the outcomes of all updates.")] = None,
 ) -> None:
     """Coordinate asynchronous jobs (MLfabric) until Ctrl-C or SIGTERM."""
-    from prophet_mlfabric.job import Terms
+    from prophet_mlfabric.coordination import Terms
     from prophet_mlfabric.server import CoordinatorServer, coordinator
     from prophet_mlfabric.settings import load_tokens
     from prophet_scheduler.cli.options import parsed
@@ -45,7 +43,6 @@ def coordinate(
 
     terms = Terms(
         delay_bound=delay_bound,
-        server=server,
         rate=parsed("--rate", rate, parse_rate) / 8,
         server_rate=None if server_rate is None else parsed("--server-rate", server_rate, parse_rate) / 8,
         batch_s=parsed("--batch", batch, parse_time),
@@ -53,7 +50,7 @@ def coordinate(
         divergence_bound=divergence_bound,
     )
     if terms.dead_s < LEAST_DEAD_S:
-        raise UserError(f"--dead-after {terms.dead_s:g}s: workers speak once a second; give {LEAST_DEAD_S:g}s or more")
+        raise UserError(f"--dead-after {terms.dead_s:g}s: a worker may reconnect; give {LEAST_DEAD_S:g}s or more")
     tokens = load_tokens(token_file)
     readable = token_file.stat().st_mode & stat.S_IROTH
     if status is not None:
@@ -82,7 +79,7 @@ def summary(jobs: Mapping[str, Coordination]) -> list[str]:
                 f"{tenant}: {counts.applied} updates applied, greatest delay {counts.greatest_delay}; "
                 f"{counts.dropped} dropped, {counts.lost} lost, {counts.ungranted} without a grant, "
                 f"{counts.refused} requests refused"
-                + (f"; {job.lag.copies} copies to the replica, {job.lag.failed} failed" if job.replicated else "")
+                + (f"; {job.lag.copies} copies to the replica, {job.lag.failed} failed" if job.lag.bounded else "")
             )
     return lines
 
@@ -96,39 +93,7 @@ def status_text(jobs: Mapping[str, Coordination], refused: int) -> str:
     tenants: dict[str, dict[str, float]] = {}
     for tenant, job in jobs.items():
         tenants[tenant] = {"version": job.version, **asdict(job.counts)}
-        if job.replicated:
+        if job.lag.bounded:
             lag = job.lag
             tenants[tenant] |= {"copies": lag.copies, "copies_failed": lag.failed, "greatest_divergence": lag.greatest}
     return json.dumps({"schema": 1, "refused": refused, "tenants": tenants}, indent=1) + "\n"
-
-
-def replicate(
-    token_file: Annotated[Path, typer.Option(help="File with the job's line `TENANT TOKEN`, as the coordinator's.")],
-    file: Annotated[Path, typer.Option(help="The model's file; an existing one is continued.")],
-    listen: Annotated[str, typer.Option(help="HOST:PORT, with an address of this machine.")] = "0.0.0.0:9651",
-    tenant: Annotated[str | None, typer.Option(help="Tenant in that file, if it has several.")] = None,
-) -> None:
-    """Keep a replica of an MLfabric job's model until Ctrl-C or SIGTERM."""
-    from prophet_mlfabric.replica import KeptModel, replica_server
-    from prophet_mlfabric.settings import host_and_port, token_of
-    from prophet_scheduler.core.errors import UserError
-    from prophet_scheduler.core.files import placed, require_places
-
-    name, token = token_of(token_file, tenant, "--tenant")
-    host, port = host_and_port(listen, "--listen", 0)
-    require_places({"--file": file})
-    try:
-        kept = KeptModel(file)
-    except UserError as error:
-        raise UserError(f"--file {error}") from None
-
-    def has() -> str:
-        return f"{file} has {'no model yet' if kept.updates is None else f'a model with {kept.updates} updates'}"
-
-    with contextlib.closing(replica_server(host, port, name, token, kept)) as server:
-        placed(file)  # only once it listens, so that invalid input leaves no files
-        typer.echo("listening on {}:{} for {}; {}".format(*server.address, name, has()))
-        try:
-            server.serve()
-        finally:
-            typer.echo(f"{kept.copies} copies were kept; {has()}")

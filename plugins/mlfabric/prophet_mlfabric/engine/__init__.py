@@ -58,7 +58,7 @@ def _environment(node: str, network: RunNetwork) -> dict[str, str]:
 
 def _rates(network: RunNetwork) -> str:
     """Return options with the NICs' initial rates, which hold until workers report theirs."""
-    options = ["--server", "server0"]
+    options = []
     for option, node in (("--server-rate", "server0"), ("--rate", "worker0")):
         if (rate := network.rates.get(node)) is not None:
             options += [option, format_rate(rate)]
@@ -112,10 +112,9 @@ def coordinator(environ: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        process.kill()
 
 
 def main() -> None:

@@ -17,12 +17,11 @@ from prophet_scheduler.core import settings
 
 
 class AsynchronousInTorch:
-    """`asynchronous` tells a script that workers step separately, `averages` that a step counts for its share."""
+    """`asynchronous` tells a script that workers step separately."""
 
     asynchronous = True
 
     def __init__(self) -> None:
-        self.averages = os.environ.get(settings.STALENESS) == "0"
         make_token(Path(os.environ[settings.COORDINATOR_TOKEN_FILE]))
         import byteps.torch as bps
 

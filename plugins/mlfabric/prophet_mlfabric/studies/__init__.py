@@ -1,5 +1,1 @@
-"""MLfabric simulated: jobs of many workers on a virtual clock, scheduled by the algorithms of this package.
-
-`cluster` trains with the paper's algorithms (using `settings`, `wire` and `sharing`), `training` has a real SGD problem
-to train, and `tables` has the paper's results.
-"""
+"""MLfabric simulated: jobs of many workers on a virtual clock, scheduled by the algorithms of this package."""

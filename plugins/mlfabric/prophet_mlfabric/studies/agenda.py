@@ -1,7 +1,4 @@
-"""Agenda of an event loop: actions and their times.
-
-Rule of this file: the order of actions. It has no clock; the loop decides whether time is virtual or real.
-"""
+"""Agenda of an event loop, which decides whether time is virtual or real."""
 
 from __future__ import annotations
 

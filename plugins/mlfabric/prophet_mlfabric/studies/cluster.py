@@ -20,8 +20,8 @@ from typing import Any
 from prophet_mlfabric.ordering import Update
 from prophet_mlfabric.studies.agenda import Agenda
 from prophet_mlfabric.studies.settings import Computations, Rates, Setting
-from prophet_mlfabric.studies.transports import Blockwise, Carrier, Ring, Scheduled, Shared, Tree
-from prophet_scheduler.core.errors import UserError
+from prophet_mlfabric.studies.sharing import Shared
+from prophet_mlfabric.studies.transports import Carrier, Ring, Scheduled, Tree
 
 HORIZON_S = 3600.0
 """Virtual seconds after which a job is stopped if nothing else stops it."""
@@ -40,17 +40,6 @@ class Method:
     divergence_bound: float | None = None
     momentum: float = 0.0
 
-    def __post_init__(self) -> None:
-        if self.transport in (Ring, Tree, Blockwise) and not self.synchronous:
-            raise UserError(f"{self.transport.__name__} is synchronous: choose another transport")
-        bounded = self.delay_bound is not None or self.divergence_bound is not None
-        if self.transport is not Scheduled and bounded:
-            raise UserError(f"delay and divergence bounds need MLfabric's transport, not {self.transport.__name__}")
-        if self.synchronous and bounded:
-            raise UserError("a synchronous server has a delay of 1 and no replica: leave the bounds out")
-        if not 0 <= self.momentum < 1:
-            raise UserError(f"momentum {self.momentum}: give a number from 0 to below 1")
-
 
 def mlfabric_a(delay_bound: int | None) -> Method:
     """Return MLfabric-A of section 7.1."""
@@ -59,8 +48,6 @@ def mlfabric_a(delay_bound: int | None) -> Method:
 
 MLFABRIC_S = Method(Scheduled, synchronous=True)
 ASYNC = Method(Shared)
-PS_SYNC = Method(Blockwise, synchronous=True)
-"""BytePS's synchronous servers."""
 RR_SYNC = Method(Ring, synchronous=True)
 TR_SYNC = Method(Tree, synchronous=True)
 
@@ -133,14 +120,8 @@ def run(
     """Train for `horizon_s` virtual seconds, or until `stop()`, called after every step of the server, is True.
 
     With `iterations` a worker ends after that many updates, applied or dropped, and the job with the last worker.
-    `rates` are drawn if they are not given. Raises UserError if nothing ends the run, or for an invalid value.
+    `rates` are drawn if they are not given. Without any end the run has HORIZON_S.
     """
-    if horizon_s is not None and not 0 < horizon_s < math.inf:
-        raise UserError(f"a job of {horizon_s} seconds: give a number above 0")
-    if horizon_s is None and stop is None and iterations is None:
-        raise UserError("a run without an end: give horizon_s, stop or iterations")
-    if iterations is not None and iterations < 1:
-        raise UserError(f"{iterations} iterations: give 1 or more")
     limit = HORIZON_S if horizon_s is None else horizon_s
     known = Rates.draw(setting, limit) if rates is None else rates
     cluster = StudiedCluster(setting, method, learner or Trainee(), known, stop or (lambda: False), iterations)

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from prophet_mlfabric.network import Link, NetworkState, Node
-from prophet_scheduler.core.cut import MOST_BLOCK_BYTES
-from prophet_scheduler.core.errors import UserError
 
 GBIT = 1e9 / 8
 """Bytes per second."""
@@ -33,12 +31,6 @@ class Stragglers:
     chance: float
     factor: float
 
-    def __post_init__(self) -> None:
-        if not (0 <= self.chance <= 1 and 0 < self.factor < math.inf):
-            raise UserError(
-                f"stragglers {self.chance:g}, {self.factor:g}: give a chance from 0 to 1 and a factor above 0"
-            )
-
 
 @dataclass(frozen=True)
 class TrafficMix:
@@ -47,12 +39,6 @@ class TrafficMix:
     rates: tuple[float, ...]
     chances: tuple[float, ...]
     period_s: float = 5.0
-
-    def __post_init__(self) -> None:
-        if len(self.rates) != len(self.chances) or not math.isclose(sum(self.chances), 1.0) or min(self.chances) < 0:
-            raise UserError(f"background traffic: {len(self.rates)} rates need as many chances, which add up to 1")
-        if not all(0 < rate < math.inf for rate in (*self.rates, self.period_s)):
-            raise UserError("background traffic: give rates and a period above 0")
 
 
 COMPUTE: Mapping[str, Stragglers] = {
@@ -77,8 +63,7 @@ class Setting:
     fraction of a computation that a ring all-reduce can overlap (section 2: 100 ms of computation and 160 ms of
     communication take 200 ms, so 60 ms); a straggler's overlap is no longer. Batches are ordered every `batch_s`. If
     `eager`, as in real jobs, a batch is ordered sooner if the server's NIC would have nothing left to receive, and a
-    model is sent as soon as that NIC has bandwidth left. `block_bytes` is the unit in which a synchronous server sums
-    and answers; the default is BytePS's.
+    model is sent as soon as that NIC has bandwidth left.
     """
 
     stragglers: Stragglers = COMPUTE["C1"]
@@ -91,20 +76,8 @@ class Setting:
     overlap: float = 0.6
     batch_s: float = 0.1
     eager: bool = False
-    block_bytes: float = MOST_BLOCK_BYTES
     report_lag_s: float = 0.2
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.workers < 1 or self.machines < 1 or self.workers < self.machines:
-            raise UserError(f"{self.workers} workers on {self.machines} machines: give every machine a worker")
-        for name in ("bandwidth", "model_bytes", "compute_s", "batch_s", "block_bytes"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise UserError(f"{name} {getattr(self, name)}: give a number above 0")
-        if not 0 <= self.overlap <= 1:
-            raise UserError(f"overlap {self.overlap}: give a part from 0 to 1")
-        if not 0 <= self.report_lag_s < math.inf or self.seed < 0:
-            raise UserError(f"report_lag_s {self.report_lag_s}, seed {self.seed}: give numbers of 0 or more")
 
     @property
     def server(self) -> Node:

@@ -1,20 +1,26 @@
-"""Transfers that share links fairly, as on a network without a scheduler (MLfabric, figure 1a).
+"""A transport without a scheduler: transfers share links fairly (MLfabric, figure 1a).
 
-Rule of this file: flows, their rates and their ends. The caller knows what a flow carries.
-
-Rates are max-min fair: all flows' rates grow together until a link is full; its flows stop there and the others grow
-on. They are recomputed whenever a flow starts or ends or a link changes.
+Rule of this file: flows, their rates and their ends. Rates are max-min fair: all flows' rates grow together until a
+link is full; its flows stop there and the others grow on. They are recomputed whenever a flow starts or ends or a link
+changes.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prophet_mlfabric.network import Node
+from prophet_mlfabric.ordering import Update
+from prophet_mlfabric.studies.settings import Rates
+
+if TYPE_CHECKING:
+    from prophet_mlfabric.studies.cluster import StudiedCluster
 
 ROUNDING_S = 1e-9
 """A flow has ended if its remaining bytes take less than this, in seconds at its rate."""
@@ -36,52 +42,66 @@ def fair_rates(paths: NDArray[np.intp], capacities: NDArray[np.float64]) -> NDAr
     return rates
 
 
-class SharedNetwork:
-    """Flows between nodes, each with an uplink and a downlink."""
+@dataclass(eq=False)
+class SharedFlow:
+    """A transfer: uplink and downlink as indices, bytes left, what to do at its end, and its rate."""
 
-    def __init__(self, up: Sequence[float], down: Sequence[float]) -> None:
-        self._nodes = len(up)
+    path: tuple[int, int]
+    left: float
+    then: Callable[[], None]
+    rate: float = 0.0
+
+
+class Shared:
+    """A parameter server: updates are applied in order of arrival, and models are sent at once."""
+
+    def __init__(self, cluster: StudiedCluster, rates: Rates) -> None:
+        self._cluster, self._rates = cluster, rates
+        self._nodes = cluster.setting.machines + 2
+        self._flows: list[SharedFlow] = []
         self._now_s = 0.0
-        self._ids: NDArray[np.intp] = np.zeros(0, np.intp)
-        self._left: NDArray[np.float64] = np.zeros(0)
-        self._paths: NDArray[np.intp] = np.zeros((0, 2), np.intp)
-        self._rates: NDArray[np.float64] = np.zeros(0)
-        self._capacities = np.array([*up, *down], float)
-        self._next_id = 0
+        self._generation = 0
+        for change in rates.changes():
+            cluster.at(change, self._share)
 
-    def start(self, source: Node, destination: Node, size_bytes: float, now_s: float) -> int:
-        """Start a flow. Return its number."""
-        self._advance(now_s)
-        self._ids = np.append(self._ids, self._next_id)
-        self._left = np.append(self._left, size_bytes)
-        self._paths = np.vstack((self._paths, [[source, self._nodes + destination]])).astype(np.intp)
-        self._next_id += 1
-        self._share()
-        return self._next_id - 1
+    def push(self, worker: int, update: Update) -> None:
+        self._cluster.record.sent_to_server += 1
+        self._start(update.node, self._cluster.setting.server, partial(self._cluster.applied, [update]))
 
-    def change(self, up: Sequence[float], down: Sequence[float], now_s: float) -> None:
-        """Set the links' rates from now on."""
-        self._advance(now_s)
-        self._capacities = np.array([*up, *down], float)
+    def pull(self, worker: int) -> None:
+        cluster, setting = self._cluster, self._cluster.setting
+        model = cluster.learner.read()
+        then = partial(cluster.has_model, worker, model, cluster.version)
+        self._start(setting.server, setting.machine_of(worker), then)
+
+    def _start(self, source: Node, destination: Node, then: Callable[[], None]) -> None:
+        self._advance()
+        self._flows.append(SharedFlow((source, self._nodes + destination), self._cluster.setting.model_bytes, then))
         self._share()
 
-    def next_end_s(self) -> float:
-        """Return the time at which the next flow ends if nothing changes; infinity without flows."""
-        return math.inf if not len(self._ids) else self._now_s + float((self._left / self._rates).min())
-
-    def ended(self, now_s: float) -> list[int]:
-        """Remove and return the flows that have ended by now."""
-        self._advance(now_s)
-        done = self._left <= self._rates * ROUNDING_S
-        ended: list[int] = self._ids[done].tolist()
-        if ended:
-            self._ids, self._left, self._paths = self._ids[~done], self._left[~done], self._paths[~done]
-            self._share()
-        return ended
-
-    def _advance(self, now_s: float) -> None:
-        self._left = self._left - self._rates * (now_s - self._now_s)
-        self._now_s = now_s
+    def _advance(self) -> None:
+        for flow in self._flows:
+            flow.left -= flow.rate * (self._cluster.now_s - self._now_s)
+        self._now_s = self._cluster.now_s
 
     def _share(self) -> None:
-        self._rates = fair_rates(self._paths, self._capacities)
+        """Compute all rates from now on, and the next end."""
+        self._advance()
+        up, down = self._rates.at(self._now_s)
+        paths = np.array([flow.path for flow in self._flows], np.intp).reshape(-1, 2)
+        for flow, rate in zip(self._flows, fair_rates(paths, np.array([*up, *down])).tolist(), strict=True):
+            flow.rate = rate
+        self._generation += 1
+        if self._flows:
+            end_s = self._now_s + min(flow.left / flow.rate for flow in self._flows)
+            self._cluster.at(end_s, partial(self._ended, self._generation))
+
+    def _ended(self, generation: int) -> None:
+        if generation != self._generation:
+            return
+        self._advance()
+        ended = [flow for flow in self._flows if flow.left <= flow.rate * ROUNDING_S]
+        self._flows = [flow for flow in self._flows if flow not in ended]
+        self._share()
+        for flow in ended:
+            flow.then()

@@ -44,17 +44,15 @@ class TableCell:
     """One cell of Table 2. Times in seconds.
 
     `throughput` compares times for equal numbers of updates, `to_target` times to the same loss of a real SGD job, each
-    method with its best step size; None without such a job. Both are RR-Sync's time over MLfabric's.
+    method with its best step size; None without such a job. Both are RR-Sync's time over MLfabric's. `dropped` is the
+    fraction of updates that MLfabric dropped.
     """
 
     compute: str
     network: str
     throughput: float
     to_target: float | None
-    ring_iteration_s: float
-    mlfabric_iteration_s: float
     dropped: float
-    most_delayed: int
 
 
 def setting_of(compute: str, network: str, seed: int = 0) -> Setting:
@@ -87,10 +85,7 @@ def table_2_cell(
         network,
         mlfabric.updates_per_s / ring.updates_per_s,
         to_target,
-        setting.workers / ring.updates_per_s,
-        setting.workers / mlfabric.updates_per_s,
         mlfabric.dropped_part,
-        max(mlfabric.delays),
     )
 
 

@@ -74,10 +74,6 @@ class StepSize:
     constant: float
     delay_bound: int | None = None
 
-    def __post_init__(self) -> None:
-        if not 0 < self.constant < math.inf:
-            raise UserError(f"learning rate {self.constant}: give a number above 0")
-
     def at(self, step: int) -> float:
         if self.delay_bound is None:
             return self.constant

@@ -6,18 +6,16 @@ Rule of this file: what is sent when, over which links. The cluster decides who 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from prophet_mlfabric.distribution import distribute
-from prophet_mlfabric.network import NetworkState, end_of
+from prophet_mlfabric.aggregation import distribute
+from prophet_mlfabric.network import NetworkState, Node, end_of
 from prophet_mlfabric.ordering import Update
-from prophet_mlfabric.scheduler import BatchSchedule, Kind, PlannedTransfer, Scheduler
+from prophet_mlfabric.scheduler import BatchSchedule, PlannedTransfer, Scheduler
 from prophet_mlfabric.studies.settings import Rates
-from prophet_mlfabric.studies.sharing import SharedNetwork
-from prophet_mlfabric.studies.wire import Wire
 
 if TYPE_CHECKING:
     from prophet_mlfabric.studies.cluster import StudiedCluster
@@ -33,6 +31,46 @@ class Carrier(Protocol):
 
     def pull(self, worker: int) -> None:
         """Send a worker the model after its update; tell the cluster when the worker has it."""
+
+
+class Wire:
+    """True network of a job, scheduled transfers on it, and what the scheduler may know of them (section 4).
+
+    Transfers are reserved, in order, in the true network: each gets the bandwidth that earlier ones leave. The
+    scheduler plans with the rates that the monitor has reported, less the rest of the transfers in flight.
+    """
+
+    def __init__(self, rates: Rates) -> None:
+        self._rates = rates
+        self._true = rates.network()
+        self._under_way: list[PlannedTransfer] = []
+
+    def send(self, transfer: PlannedTransfer, now_s: float) -> PlannedTransfer:
+        """Send a transfer once those in `after` have ended, with lower priority than all sent before it. Return it with
+        its true end and pieces.
+        """
+        start = max((earlier.end_s for earlier in transfer.after), default=now_s)
+        source, destination = transfer.source, transfer.destination
+        end, pieces = self._true.pieces(source, destination, transfer.size_bytes, max(now_s, start))
+        self._true.take(source, destination, pieces)
+        transfer.end_s, transfer.pieces = end, pieces
+        self._under_way.append(transfer)
+        return transfer
+
+    def believed(self, now_s: float) -> tuple[NetworkState, dict[Node, float]]:
+        """Return the network that the scheduler plans with, and when it expects all transfers in flight to each node to
+        end; minus infinity if there are none.
+        """
+        self._true.forget(now_s)
+        self._under_way = [transfer for transfer in self._under_way if transfer.end_s > now_s]
+        network = self._rates.reported(now_s)
+        ends: dict[PlannedTransfer, float] = {}
+        until: dict[Node, float] = defaultdict(lambda: -math.inf)
+        for transfer in self._under_way:
+            start = max((ends.get(earlier, now_s) for earlier in transfer.after), default=now_s)
+            end = network.reserve(transfer.source, transfer.destination, transfer.left_bytes(now_s), start)
+            ends[transfer], until[transfer.destination] = end, max(until[transfer.destination], end)
+        return network, until
 
 
 class Scheduled:
@@ -153,111 +191,7 @@ class Scheduled:
 
 
 def _message(source: int, destination: int, size_bytes: float, after: Sequence[PlannedTransfer]) -> PlannedTransfer:
-    return PlannedTransfer(Kind.DIRECT, source, destination, size_bytes, (), tuple(after))
-
-
-class _Fair:
-    """Transfers without a scheduler, which share links fairly."""
-
-    def __init__(self, cluster: StudiedCluster, rates: Rates) -> None:
-        self._cluster = cluster
-        self._rates = rates
-        self._flows = SharedNetwork(*rates.at(0.0))
-        self._then: dict[int, Callable[[], None]] = {}
-        self._generation = 0
-        for change in rates.changes():
-            cluster.at(change, self._change)
-
-    def _start(self, source: int, destination: int, size_bytes: float, then: Callable[[], None]) -> None:
-        self._then[self._flows.start(source, destination, size_bytes, self._cluster.now_s)] = then
-        self._look_again()
-
-    def _change(self) -> None:
-        self._flows.change(*self._rates.at(self._cluster.now_s), self._cluster.now_s)
-        self._look_again()
-
-    def _look_again(self) -> None:
-        self._generation += 1
-        end = self._flows.next_end_s()
-        if end < math.inf:
-            self._cluster.at(end, partial(self._ended, self._generation))
-
-    def _ended(self, generation: int) -> None:
-        if generation == self._generation:
-            for flow in self._flows.ended(self._cluster.now_s):
-                self._then.pop(flow)()
-            self._look_again()
-
-
-class Shared(_Fair):
-    """A parameter server: updates are applied in order of arrival, and models are sent at once."""
-
-    def push(self, worker: int, update: Update) -> None:
-        cluster, server = self._cluster, self._cluster.setting.server
-        cluster.record.sent_to_server += 1
-        self._start(update.node, server, cluster.setting.model_bytes, partial(cluster.applied, [update]))
-
-    def pull(self, worker: int) -> None:
-        cluster, setting = self._cluster, self._cluster.setting
-        model, version = cluster.learner.read(), cluster.version
-        then = partial(cluster.has_model, worker, model, version)
-        self._start(setting.server, setting.machine_of(worker), setting.model_bytes, then)
-
-
-class Blockwise(_Fair):
-    """A synchronous parameter server that sums and answers block by block, as BytePS's does.
-
-    A worker pushes its blocks one after another, and pulls each once the server has it from all workers: pushing and
-    pulling overlap except for one block. Blocks are numbered from the start of the job.
-    """
-
-    def __init__(self, cluster: StudiedCluster, rates: Rates) -> None:
-        super().__init__(cluster, rates)
-        setting = cluster.setting
-        self._blocks = max(1, math.ceil(setting.model_bytes / setting.block_bytes))
-        self._size = setting.model_bytes / self._blocks
-        self._arrived: Counter[int] = Counter()
-        self._summed = 0
-        self._pulled = [0] * setting.workers
-        self._pulling = [False] * setting.workers
-        self._wanted: dict[int, int] = {}
-        """By worker that waits for a model: the number of blocks pulled by the time it has it."""
-
-    def push(self, worker: int, update: Update) -> None:
-        self._cluster.record.sent_to_server += 1
-        self._push_from(update, self._pulled[worker], self._pulled[worker] + self._blocks)
-
-    def _push_from(self, update: Update, block: int, end: int) -> None:
-        self._start(update.node, self._cluster.setting.server, self._size, partial(self._at_server, update, block, end))
-
-    def _at_server(self, update: Update, block: int, end: int) -> None:
-        self._arrived[block] += 1
-        if block + 1 < end:
-            self._push_from(update, block + 1, end)
-        if self._arrived[block] == self._cluster.setting.workers:
-            del self._arrived[block]
-            self._summed = block + 1
-            for worker in range(self._cluster.setting.workers):
-                self._pull_next(worker)
-        if block + 1 == end:
-            self._cluster.applied([update])
-
-    def _pull_next(self, worker: int) -> None:
-        setting = self._cluster.setting
-        if not self._pulling[worker] and self._pulled[worker] < self._summed:
-            self._pulling[worker] = True
-            self._start(setting.server, setting.machine_of(worker), self._size, partial(self._at_worker, worker))
-
-    def _at_worker(self, worker: int) -> None:
-        self._pulling[worker] = False
-        self._pulled[worker] += 1
-        self._pull_next(worker)
-        if self._wanted.get(worker) == self._pulled[worker]:
-            del self._wanted[worker]
-            self._cluster.has_model(worker, self._cluster.learner.read(), self._cluster.version)
-
-    def pull(self, worker: int) -> None:
-        self._wanted[worker] = self._cluster.version * self._blocks
+    return PlannedTransfer(source, destination, size_bytes, (), tuple(after))
 
 
 class _AllReduce:

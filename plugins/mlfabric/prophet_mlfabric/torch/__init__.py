@@ -1,1 +1,1 @@
-"""A worker's rounds in PyTorch: its memory, sums of several workers' updates, and copies for a replica."""
+"""A worker's rounds in PyTorch: its memory, and copies for a replica."""

@@ -9,10 +9,6 @@ A worker pushes the change, the *update*. No block of an update goes to the engi
 update is never pushed, and its worker continues from fresh weights. Without a coordinator, or while it is away, updates
 go in order of arrival, and nobody waits.
 
-Bounded lead. If leads are bounded (section 6), a worker waits between push and pull until the slowest is near enough;
-the coordinator tracks their progress. With a staleness of 0 the workers are in step: all read the same model, and an
-update counts for its worker's share, so a round adds the mean of their changes.
-
 Whole versions. The wire applies an update atomically, so between two updates all blocks of the model have the same
 counts. If an update is applied between the pulls of two blocks, older blocks are pulled again until the counts agree.
 """
@@ -21,10 +17,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 
@@ -33,12 +28,8 @@ from prophet_scheduler.frontends.notices import warn_once
 
 if TYPE_CHECKING:  # a job without a coordinator loads none of it
     from prophet_mlfabric.client import CoordinatorClient
-    from prophet_mlfabric.conversation import Asking, Outcome, Permission
 
 T = TypeVar("T")
-Give: TypeAlias = "Callable[[Asking, Permission, torch.Tensor], bool]"
-"""Sends an update to its aggregator and waits for its outcome (aggregating.py). Returns True if the memory then is a
-whole version of the model with the update in it."""
 RETRY_S = 0.002
 MOST_RETRY_S = 0.05
 PATIENCE_S = 10.0
@@ -98,24 +89,20 @@ class WholePulls:
 
 @dataclass
 class Tally:
-    """Totals of a worker's rounds; delays are Eq. 9's. `lost` updates were sent but are not in the model. `alone` is
-    the number of rounds that waited for nobody although leads are bounded.
-    """
+    """Totals of a worker's rounds; delays are Eq. 9's."""
 
     sent: int = 0
     dropped: int = 0
-    lost: int = 0
     uncoordinated: int = 0
     greatest_delay: int = 0
-    alone: int = 0
 
 
 class AsynchronousRounds:
     """Rounds of one worker with the weights in `blocks`; `worker` counts from 0, and worker 0 is the root.
 
-    `coordinator` is None for order of arrival. `staleness` is in rounds, None for any lead. `version` is the version of
-    its weights, `own_updates` the number of its own updates in them, `delay` the delay of its last update, and
-    `resumed` the number of updates in the model that the job began with.
+    `coordinator` is None for order of arrival. `version` is the version of its weights, `own_updates` the number of its
+    own updates in them, `delay` the delay of its last update, and `resumed` the number of updates in the model that the
+    job began with.
     """
 
     def __init__(
@@ -125,19 +112,13 @@ class AsynchronousRounds:
         worker: int,
         coordinator: CoordinatorClient | None = None,
         sleep: Callable[[float], None] = time.sleep,
-        staleness: int | None = None,
     ) -> None:
-        self.blocks, self.wire, self.worker, self.staleness = blocks, wire, worker, staleness
+        self.blocks, self.wire, self.worker = blocks, wire, worker
         self.pulls = WholePulls(wire, blocks.counted, sleep)
         self._coordinator = coordinator
-        self.give_to: Give | None = None
-        """Sends this worker's updates to an aggregator if the coordinator decides so; None if it cannot."""
-        self._lost: deque[Asking] = deque()
-        self._rounds = self._own_before = 0
-        self.version = 0
-        self.delay = 0
-        self.own_updates = 0
-        self.resumed = 0
+        if coordinator is not None:
+            coordinator.on_delay = self._note
+        self.version = self.delay = self.own_updates = self.resumed = 0
         self.tally = Tally()
 
     def start(self, before: int = 0) -> None:
@@ -152,115 +133,47 @@ class AsynchronousRounds:
         self.pulls.begun(blocks)
         self._take()
         self.resumed = updates_before(self.blocks.counts(0))
-        # A restarted worker continues after the rounds it did before.
-        self._rounds = self._own_before = self.own_updates
-        self._clock(1)
 
     def round(self) -> bool:
         """Send the change of the weights since the last round, and take the server's newest weights.
 
         Return False if the update was dropped. Returns even if the coordinator is away, after the client's bound.
         """
-        blocks = self.blocks
-        share = 1 / (blocks.counted - 1) if self.staleness == 0 else 1.0
-        norm, size = blocks.hold_update(self.worker, share), blocks.size_bytes
+        blocks, before = self.blocks, self.version
+        norm, size = blocks.hold_update(self.worker), blocks.size_bytes
         # The coordinator refuses versions that it does not know yet; an update then counts as older than it is.
-        asking = self._with_coordinator(lambda it: it.ask(size, min(self.version, it.version), norm), None)
-        permission = None
-        if asking is not None:
-            permission = self._with_coordinator(lambda it: asking.permission.result(), None)
+        permission = self._with_coordinator(lambda it: it.ask(size, min(self.version, it.version), norm))
         goes, counted = permission is None or permission.goes, permission is not None and permission.coordinated
-        has_model = False
         if goes:
             self.tally.sent += 1
             self.tally.uncoordinated += not counted
-            has_model = self._send(asking, permission)
+            self.wire.push(blocks.blocks)
         else:
             self.tally.dropped += 1
-        self._rounds += 1
-        self.tally.alone += not self._clock(0)
-        if not has_model:
-            self.pulls.whole(blocks.blocks)
-        before = self.version
+        if goes and permission is not None:
+            self._with_coordinator(lambda it: it.done(permission))
+        self.pulls.whole(blocks.blocks)
         self._take()
-        self._clock(1)
-        self._see_lost()
         if goes and not counted:
             self.delay = max(1, self.version - before)  # an upper bound, since nobody counted
         return goes
 
-    def _send(self, asking: Asking | None, permission: Permission | None) -> bool:
-        """Send the update to the server or an aggregator. Return True if the blocks then have a model with it."""
-        if asking is not None and permission is not None and permission.aggregator is not None:
-            if self.give_to is not None:
-                asking.outcome.add_done_callback(self._note)
-                return self._give(self.give_to, asking, permission)
-            self._give_up(
-                ValueError(f"it has worker {permission.aggregator} sum updates, but this worker cannot send there")
-            )
-        self.wire.push(self.blocks.blocks)
-        if asking is not None:
-            self._done(asking)
-        return False
-
-    def _give(self, give: Give, asking: Asking, permission: Permission) -> bool:
-        try:
-            has_model = give(asking, permission, self.blocks.memory)
-            applied = asking.outcome.result().applied
-        except Exception as error:
-            at = permission.aggregator
-            warn_once(f"an update could not be sent to be summed at worker {at}: {type(error).__name__}: {error}")
-            has_model = applied = False
-        if not applied:
-            self.tally.lost += 1
-            self._lost.append(asking)
-        return has_model
-
-    def _see_lost(self) -> None:
-        """Count updates that were reported lost but are in the model, and tell the coordinator. An aggregator or the
-        coordinator may have died after a sum reached the server and before that was reported.
-        """
-        more = self.own_updates - self._own_before - (self.tally.sent - self.tally.lost)
-        for _ in range(min(more, len(self._lost))):
-            self.tally.lost -= 1
-            self._done(self._lost.popleft())
-
-    def _done(self, asking: Asking) -> None:
-        size = self.blocks.size_bytes
-        self._with_coordinator(lambda it: it.done(asking, size).add_done_callback(self._note), None)
-
-    def _clock(self, unread: int) -> bool:
-        """Report this worker's progress. With `unread` 0, wait until it may read the next model.
-
-        Return False if it did not wait although leads are bounded.
-        """
-        if self.staleness is None:
-            return True
-        return self._with_coordinator(lambda it: it.clock(self._rounds, self._rounds + unread).result(), False)
-
-    def _with_coordinator(self, act: Callable[[CoordinatorClient], T], otherwise: T) -> T:
-        """Return the result of `act` on the coordinator; `otherwise` without one or if it fails, which stops no job."""
+    def _with_coordinator(self, act: Callable[[CoordinatorClient], T]) -> T | None:
+        """Return the result of `act` on the coordinator; None without one or if it fails, which stops no job."""
         if self._coordinator is None:
-            return otherwise
+            return None
         try:
             return act(self._coordinator)
         except Exception as error:
-            self._give_up(error)
-            return otherwise
+            self._coordinator = None
+            what = f"{type(error).__name__}: {error}"
+            logger.warning("the coordinator is no longer used (%s); updates go in order of arrival", what)
+            return None
 
-    def _note(self, future: Any) -> None:
-        """Record an update's outcome. Runs in the client's thread."""
-        if future.cancelled() or future.exception() is not None:
-            return
-        outcome: Outcome = future.result()
-        if outcome.applied and outcome.delay is not None:
-            self.delay = outcome.delay
-            self.tally.greatest_delay = max(self.tally.greatest_delay, outcome.delay)
-
-    def _give_up(self, error: Exception) -> None:
-        self._coordinator = None
-        what = f"{type(error).__name__}: {error}"
-        logger.warning("the coordinator is no longer used (%s); updates go in order of arrival", what)
+    def _note(self, delay: int) -> None:
+        """Record the delay of an applied update. Runs in the client's thread."""
+        self.delay = delay
+        self.tally.greatest_delay = max(self.tally.greatest_delay, delay)
 
     def _take(self) -> None:
         counts = self.blocks.take()

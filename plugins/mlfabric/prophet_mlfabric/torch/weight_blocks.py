@@ -62,15 +62,13 @@ class WeightBlocks:
         self._gather()
         self._spread(self._scratch, self.counted - 1, 1 + before)
 
-    def hold_update(self, worker: int, share: float = 1.0) -> float:
+    def hold_update(self, worker: int) -> float:
         """Put the parameters' change since the last `take` into the blocks, counted as this worker's.
 
-        The change is multiplied by `share`. Return the update's Euclidean norm.
+        Return the update's Euclidean norm.
         """
         self._gather()
         self._scratch -= self._known
-        if share != 1.0:
-            self._scratch *= share
         self._spread(self._scratch, worker)
         return float(torch.linalg.vector_norm(self._scratch))
 

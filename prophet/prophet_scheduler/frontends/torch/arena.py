@@ -251,16 +251,29 @@ class Slot:
                 slot.see(self.param.grad)
 
     def average(self) -> torch.Tensor:
-        """Return the average in the parameter's own type: `view` itself, or a copy if a smaller type travels. Applies
-        the program's change to the gradient, to `view` only once a round.
+        """Return the average in the parameter's own type and its gradient's layout: `view` itself, or a copy if another
+        type travels, or if the program has laid out the parameter anew. Applies the program's change to the gradient,
+        to `view` only once a round.
         """
-        average = self.view.to(self.param.dtype)
+        average = self._laid_out(self.view.to(self.param.dtype))
         if self.change is not None:
             with torch.no_grad():
                 self.change(average)
             if average is self.view:
                 self.change = None
         return average
+
+    def _laid_out(self, average: torch.Tensor) -> torch.Tensor:
+        """Return the average in the layout of the gradient that was seen last. Bits of an update depend on it, and some
+        optimizers go through memory without regard to it.
+        """
+        strides = average.stride() if self._lies is None else self._lies[1][2]
+        if average.stride() == strides:
+            return average
+        rows = zip(average.size(), average.stride(), strides, strict=True)
+        if all(size == 1 or own == other for size, own, other in rows):
+            return average
+        return torch.empty_strided(average.size(), strides, dtype=average.dtype, device=average.device).copy_(average)
 
     def put_in_grad(self, memory: torch.Tensor | None = None, used: bool = True) -> None:
         """Put the arrived average into the parameter's `.grad`: in `memory`, or in a new tensor if it is None. If no

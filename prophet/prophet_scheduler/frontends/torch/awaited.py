@@ -20,8 +20,7 @@ from typing import Any
 
 import torch
 
-from prophet_scheduler.core.living import LivingSet
-from prophet_scheduler.forks import free_in_forks
+from prophet_scheduler.forks import LivingSet, free_in_forks
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import clipping, life, references
@@ -91,7 +90,7 @@ class AwaitedRounds(AverageSource):
     def _attend(self) -> None:
         """Detect the end of each backward pass and every use of parameters and gradients from now on."""
         watch_backward()
-        clipping.install()
+        clipping.install(living)
         _living.add(self)
         torch_guards.watch(self, self._slots)
 
@@ -162,6 +161,11 @@ class AwaitedRounds(AverageSource):
         """
         return None
 
+    @property
+    def norms_are_rounded(self) -> bool:
+        """True if `norms` may be known, and differ from torch's by rounding."""
+        return False
+
     # Events of backward.
 
     def backward_ends(self) -> None:
@@ -196,6 +200,7 @@ class AwaitedRounds(AverageSource):
         self._graphs = [slot for slot in graphs if slot.life.staged]
         if life.validating:
             self.validate()
+        self._returned()
 
     def validate(self) -> None:
         """Check, outside of a backward pass, that accesses to awaited averages will be detected."""
@@ -209,6 +214,9 @@ class AwaitedRounds(AverageSource):
 
     def _gathered(self) -> None:
         """Note that the backward pass has made gradients of this module."""
+
+    def _returned(self) -> None:
+        """Handle the return of a backward pass, when all of its gradients are awaited or settled."""
 
     def _nothing_came(self) -> None:
         """Note the return of a backward pass while none, in any thread, has sent gradients of this module."""

@@ -11,8 +11,8 @@ with it (`Slot.change`) until its average has arrived and something reads it. Re
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 from torch.nn.utils import clip_grad
@@ -21,6 +21,7 @@ from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.arena import Slot
+from prophet_scheduler.frontends.torch.life import Life
 
 NORM = 2.0
 """Usual order of norms."""
@@ -28,13 +29,18 @@ _TOTAL, _CLIP = "_get_total_norm", "_clip_grads_with_norm_"
 """Functions called by clip_grad_norm_ since torch 2.6. In earlier releases torch reads all gradients."""
 _BY_VALUE = "clip_grad_value_"
 
-_told: tuple[weakref.ref[torch.Tensor], Sequence[Slot]] | None = None
-"""Last total norm computed early, and the slots it covers."""
+ROUNDING = 1e-4
+"""Greatest difference of two norms, as a share of one, that may be due to rounding."""
+
+_living: Callable[[], Iterable[Any]] = tuple
+"""Function that returns the rounds of all living modules."""
 
 
 @functools.cache
-def install() -> None:
-    """Clip awaited gradients in this way from now on."""
+def install(living: Callable[[], Iterable[Any]]) -> None:
+    """Clip awaited gradients in this way from now on. `living` returns the rounds of all living modules."""
+    global _living
+    _living = living
     if not (hasattr(clip_grad, _TOTAL) and hasattr(clip_grad, _CLIP)):
         return
     setattr(clip_grad, _TOTAL, _before_total(getattr(clip_grad, _TOTAL)))
@@ -73,7 +79,7 @@ def _before_clip(original: Callable[..., None]) -> Callable[..., None]:
         foreach: bool | None = None,
     ) -> None:
         listed = _listed(parameters)
-        slots = _told_of(total_norm, listed)
+        slots = _awaited_of(listed)
         if not slots:
             original(listed, max_norm, total_norm, foreach)
             return
@@ -92,7 +98,7 @@ def _before_clip_by_value(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def clip(parameters: torch.Tensor | Iterable[torch.Tensor], clip_value: float, foreach: bool | None = None) -> None:
         listed = _listed(parameters)
-        slots = () if torch.compiler.is_compiling() else _awaited_of(listed)
+        slots = _awaited_of(listed)
         if not slots:
             original(listed, clip_value, foreach)
             return
@@ -105,23 +111,46 @@ def _before_clip_by_value(original: Callable[..., None]) -> Callable[..., None]:
 
 def _total_of(gradients: Sequence[torch.Tensor], order: float) -> torch.Tensor | None:
     """Return their norm of this order as torch would compute it; None if torch has to read them."""
-    global _told
-    _told = None
     if torch.compiler.is_compiling():
         return None
     with references.at_work(), references.unhandled():
-        slots = _awaited(gradients)
+        slots = _awaited(gradients) or _read_in_part(gradients)
     if not slots:
         return None
     rounds = slots[0].rounds
     with references.at_work(), torch.no_grad():
         norms: torch.Tensor | None = rounds.norms(slots, order)
-        total: torch.Tensor | None = None if norms is None else torch.linalg.vector_norm(norms, order)
-    if total is None:
-        rounds.settle(slots)  # torch will read them all; watching then ends if nothing else is awaited.
-        return None
-    _told = weakref.ref(total), slots
-    return total
+        if norms is not None and _are_of(norms, slots, order):
+            return torch.linalg.vector_norm(norms, order)
+    rounds.settle(slots)  # torch will read them all; watching then ends if nothing else is awaited.
+    return None
+
+
+def _read_in_part(gradients: Sequence[torch.Tensor]) -> list[Slot]:
+    """Return the slots if some averages may have been read already, and are of a module whose norms differ from torch's
+    by rounding; otherwise an empty list. A program may read gradients on one rank only, but all ranks must clip alike.
+    """
+    slots = {id(slot.param.grad): slot for rounds in _living() if rounds.norms_are_rounded for slot in rounds.slots}
+    known = [slot for gradient in gradients if (slot := slots.get(id(gradient))) is not None and _holds(slot, gradient)]
+    alike = all(slot.rounds is known[0].rounds for slot in known)
+    return known if len(known) == len(gradients) == len(set(known)) and alike else []
+
+
+def _holds(slot: Slot, gradient: torch.Tensor) -> bool:
+    """Return True if this gradient has the slot's average, or awaits it, without changes that are still to come."""
+    if slot.life is Life.AWAITED and torch_guards.awaited_by(gradient) is not slot:
+        return False
+    return slot.change is None and slot.life in (Life.LOCAL, Life.AWAITED, Life.HOME)
+
+
+def _are_of(norms: torch.Tensor, slots: Sequence[Slot], order: float) -> bool:
+    """Return True if gradients that have got their averages still hold these, going by their norms."""
+    read = [place for place, slot in enumerate(slots) if slot.life is not Life.AWAITED]
+    if not read:
+        return True
+    with references.unhandled():
+        own = torch.stack(torch._foreach_norm([slots[place].param.grad for place in read], order))
+        return torch.allclose(norms[read], own, rtol=ROUNDING, atol=0.0, equal_nan=True)
 
 
 def _awaited(gradients: Sequence[torch.Tensor]) -> list[Slot]:
@@ -140,17 +169,10 @@ def _lies_alike(slot: Slot) -> bool:
     return gradient.stride() == slot.view.stride() and gradient.dtype == slot.param.dtype == torch.float32
 
 
-def _told_of(total_norm: torch.Tensor, parameters: Sequence[torch.Tensor]) -> Sequence[Slot]:
-    """Return the slots of these parameters if this is their early norm and no gradient was accessed since."""
-    global _told
-    told, _told = _told, None
-    if told is None or told[0]() is not total_norm:
-        return ()
-    return told[1] if _awaited_of(parameters) == told[1] else ()
-
-
 def _awaited_of(parameters: Sequence[torch.Tensor]) -> list[Slot]:
-    """Return `_awaited` for the gradients of these parameters."""
+    """Return `_awaited` for the gradients of these parameters, unless torch.compile traces the caller."""
+    if torch.compiler.is_compiling():
+        return []
     with references.at_work(), references.unhandled():
         return _awaited([param.grad for param in parameters if param.grad is not None])
 

@@ -36,8 +36,7 @@ import torch
 from torch import nn
 from torch.utils._device import DeviceContext
 
-from prophet_scheduler.core.living import LivingSet
-from prophet_scheduler.forks import free_in_forks, hold_over_fork
+from prophet_scheduler.forks import LivingSet, free_in_forks, hold_over_fork
 from prophet_scheduler.frontends import threads
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import warn_once

@@ -4,8 +4,8 @@ Rule of this file: torch's function mode and its place among other modes. guards
 
 While updates are pending, a TorchFunctionMode sees every function and attribute of torch that this thread calls. By
 storage, it finds arguments that share memory with a pending tensor: the parameter itself, `p.data`, `p.detach()`, a
-view of a flat tensor, the `.grad` that was sent. A call that only asks for a shape or the like, or for `.grad` itself,
-reads no value and passes.
+view of a flat tensor, the `.grad` that was sent, a DTensor made of any of these. A call that only asks for a shape or
+the like, or for `.grad` itself, reads no value and passes.
 
 torch removes a mode while it runs a function that the mode has handled. So a call that may run the program's code uses
 everything: one with objects that have a __torch_function__, or under a mode or hooks of the program's.
@@ -88,6 +88,24 @@ def storage_key(tensor: torch.Tensor) -> StorageKey:
     return int(storage._cdata) if storage is not None else 0
 
 
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+
+
+@functools.cache
+def _is_of_others(kind: type[torch.Tensor]) -> bool:
+    """Return True for a class of tensors that are made of others, as a DTensor is of this rank's part."""
+    return hasattr(kind, "__tensor_flatten__")
+
+
+def _key_of_each(tensor: torch.Tensor) -> Iterator[StorageKey]:
+    """Yield the keys of the tensor and, if it is made of others, of these."""
+    yield storage_key(tensor)
+    if _is_of_others(type(tensor)):
+        names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+        for name in names:
+            yield from _key_of_each(getattr(tensor, name))
+
+
 def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Return the tensor and, for a tensor of several ranks (DTensor), this rank's part, which has its own storage."""
     part = getattr(tensor, "_local_tensor", None)
@@ -149,7 +167,8 @@ class _References(TorchFunctionMode):
         try:
             for value in args:
                 if isinstance(value, torch.Tensor):
-                    if value.untyped_storage()._cdata in pending:
+                    kind = type(value)
+                    if value.untyped_storage()._cdata in pending or (kind not in _PLAIN and _is_of_others(kind)):
                         self._look(func, (value,))
                 elif isinstance(value, _CONTAINERS):
                     self._look(func, (value,))
@@ -167,7 +186,7 @@ class _References(TorchFunctionMode):
 
     def _look(self, func: Callable[..., Any] | None, values: Iterable[Any]) -> None:
         tensors = _tensors(values, whole=func is None or isinstance(func, _IN_C))
-        entries = (self._pending.get(storage_key(tensor)) for tensor in tensors)
+        entries = (self._pending.get(key) for tensor in tensors for key in _key_of_each(tensor))
         self._use_all(func, (entry for entry in entries if entry is not None))
 
     def _use_all(self, func: Callable[..., Any] | None, entries: Iterable[tuple[Any, ...]]) -> None:

@@ -1,4 +1,5 @@
-"""Calls that reach tensors unseen by any mode of torch: TorchScript, process groups, CUDA graphs, torch.func, pickling.
+"""Calls that reach tensors unseen by any mode of torch: TorchScript, process groups, CUDA graphs, torch.func, nested
+tensors, pickling.
 
 Rule of this file: which calls these are. guards.py decides what to do before them.
 """
@@ -32,9 +33,11 @@ _ON_SCRIPTS = (
 
 def watch(may_reach_all: Callable[[], None], sends: Callable[[torch.Tensor], None]) -> None:
     """Call `may_reach_all` before each call that may use any tensor, and `sends` before a tensor is pickled for another
-    process. Arguments of a process group's methods count like those of torch's functions.
+    process. Arguments of a process group's methods, and of `nested_tensor`, count like those of torch's functions.
     """
     from torch._functorch import eager_transforms, vmap
+
+    between.call_before(torch._C._nested, "nested_tensor", _look_at)
 
     if torch.distributed.is_available():
         kinds = torch.distributed.ProcessGroup, torch._C._distributed_c10d.Backend
@@ -62,4 +65,8 @@ def watch(may_reach_all: Callable[[], None], sends: Callable[[torch.Tensor], Non
 
 
 def _look_at_arguments(_group: object, *args: Any, **kwargs: Any) -> None:
+    _look_at(*args, **kwargs)
+
+
+def _look_at(*args: Any, **kwargs: Any) -> None:
     references.look((*args, *kwargs.values()))

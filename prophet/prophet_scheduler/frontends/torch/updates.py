@@ -380,6 +380,9 @@ class Updates:
             except Exception:
                 self._drop_step(slots)
                 raise
+            except BaseException:  # An interrupt: some of these may be updated, and none may be updated twice.
+                self.forget(slots)
+                raise
             for streams in used:
                 marks[streams] = streams.mark()
         for streams, mark in marks.items():

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from prophet_scheduler.core.arena import profile_under
 from prophet_scheduler.core.choice import Choice, Measured, Question
-from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, MOST_SEGMENT_BYTES, Cut, sizes_in_turn
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut, sizes_in_turn
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.core.policy import Policy
@@ -55,11 +55,6 @@ def learning_sizes(total_bytes: int, delay_s: float = 0.0) -> tuple[int, ...]:
     most = MOST_AT_ONCE * LEARNING_DELAY_S / max(delay_s, 1e-6)
     blocks = int(max(LEAST_LEARNING_BLOCKS, min(most, LEARNING_BLOCKS)))
     return sizes_in_turn(total_bytes, blocks, LARGEST_LEARNING, SIZES[-1] // LARGEST_LEARNING)
-
-
-def uniform_cut(size: int) -> Cut:
-    """Return the cut into blocks of this size, which no server limits."""
-    return Cut.uniform(size, MOST_SEGMENT_BYTES)
 
 
 class CollectivePolicy:
@@ -119,7 +114,7 @@ class CollectiveSearch:
 
                 cuts.append(merged_cut(question.profile, self._network, self._message_s, question.jitter_s))
             else:
-                cuts += [uniform_cut(size) for size in SIZES if LEAST_SIZE <= size <= least_whole]
+                cuts += [Cut.uniform(size) for size in SIZES if LEAST_SIZE <= size <= least_whole]
         self._cuts = list(dict.fromkeys(cuts))
         self._done: list[Choice] = []
 

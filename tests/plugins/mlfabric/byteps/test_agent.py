@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from prophet_mlfabric.byteps import agent as agent_module
-from prophet_mlfabric.byteps.agent import AsynchronousAgent, check, check_job, connect, own_address
+from prophet_mlfabric.byteps.agent import AsynchronousAgent, check_job, connect
+from prophet_mlfabric.replica import ReplicaModel, keep
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.settings import from_environ
-from prophet_scheduler.frontends import notices
 from support.ending import ProcessEnded, end_process
 
 JOB = {"BYTEPS_SCHEDULER": "mlfabric", "BYTEPS_ENABLE_ASYNC": "1", "DMLC_NUM_SERVER": "1"}
@@ -27,7 +28,6 @@ JOB = {"BYTEPS_SCHEDULER": "mlfabric", "BYTEPS_ENABLE_ASYNC": "1", "DMLC_NUM_SER
         ("mxnet", {}, "supports only PyTorch"),
         ("torch", {"DMLC_NUM_SERVER": "2"}, "DMLC_NUM_SERVER is 2, make it 1"),
         ("torch", {"BYTEPS_LOCAL_SIZE": "4"}, "BYTEPS_LOCAL_SIZE has to be 1"),
-        ("torch", {"PROPHET_AGGREGATE": "yes"}, "PROPHET_AGGREGATE is 'yes'; it must be 0 or 1"),
         ("torch", {"PROPHET_COORDINATOR": "somewhere"}, "it must be HOST:PORT"),
         ("torch", {"PROPHET_COORDINATOR": "a:1", "PROPHET_COORDINATOR_TOKEN_FILE": "/none"}, "/none: cannot be read"),
     ],
@@ -36,10 +36,6 @@ def test_a_job_that_cannot_be_is_one_line(framework: str, changes: dict[str, str
     with pytest.raises(UserError) as caught:
         check_job(framework, {**JOB, **changes})
     assert line in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_a_job_of_this_kind_may_start() -> None:
-    check_job("torch", JOB)
 
 
 def test_a_wrong_setting_ends_it_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,16 +47,6 @@ def test_a_wrong_setting_ends_it_before_anything_is_loaded(monkeypatch: pytest.M
 def test_without_a_coordinator_updates_go_in_order_of_arrival(caplog: pytest.LogCaptureFixture) -> None:
     assert connect(0, JOB) is None
     assert "PROPHET_COORDINATOR is not set: updates go in order of arrival" in caplog.text
-
-
-def test_a_misspelt_setting_is_said_by_the_first_worker(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(notices, "_warned", set())
-    for worker in (0, 1):
-        connect(worker, {**JOB, "PROPHET_STALENES": "1"})
-    said = [record.getMessage() for record in caplog.records if "knows nothing of" in record.getMessage()]
-    assert len(said) == 1 and "PROPHET_STALENES (did you mean PROPHET_STALENESS?)" in said[0]
 
 
 def test_a_client_that_fails_is_one_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -107,18 +93,6 @@ def test_without_the_hook_it_says_so_and_in_its_status(tmp_path: Path, caplog: p
     assert "pulls also push" in caplog.text
 
 
-def test_what_a_machine_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prophet_byteps.hook.check_compatibility", lambda framework: (False, "no BytePS is installed"))
-    assert check("torch") == (("MLfabric", False, "no BytePS is installed"),)
-    monkeypatch.setattr("prophet_byteps.hook.check_compatibility", lambda framework: (True, "BytePS 0.2.5"))
-    assert check("torch") == (("MLfabric", True, "BytePS 0.2.5"),)
-
-
-def test_the_address_is_the_one_that_ps_lite_is_told() -> None:
-    assert own_address({"DMLC_NODE_HOST": "127.0.0.5"}) == "127.0.0.5"
-    assert own_address({"DMLC_PS_ROOT_URI": "127.0.0.1"}) == "127.0.0.1"
-
-
 def test_compression_is_refused_where_the_optimizer_is_wrapped() -> None:
     bps = SimpleNamespace(
         DistributedOptimizer=lambda *arguments: "BytePS's own",
@@ -147,19 +121,18 @@ def test_what_a_worker_does_for_others_ends_before_byteps_does(monkeypatch: pyte
         return ()
 
     coordinator = SimpleNamespace(wait_for_others=wait_for_others, close=lambda: happened.append("coordinator left"))
-    monkeypatch.setattr(agent_module, "connect", lambda worker, environ, workers: coordinator)
+    monkeypatch.setattr(agent_module, "connect", lambda worker, environ, replicates: coordinator)
     monkeypatch.setattr("atexit.register", lambda function: happened.append(f"at exit: {function.__name__}"))
     agent = AsynchronousAgent(from_environ(JOB), None, None)
     agent._wrap_init(bps)
     bps.init()
-    for close in ("peers closed", "sums ended"):
-        agent.closes.append(partial(happened.append, close))
+    replicating: Any = SimpleNamespace(close=lambda: happened.append("the replica is closed"))
+    agent.replicating = replicating
     bps.shutdown()
     assert happened == [
         "init",
         "at exit: _leave_at_exit",
-        "sums ended",
-        "peers closed",
+        "the replica is closed",
         "others have finished",
         "coordinator left",
         "shutdown",
@@ -172,7 +145,7 @@ def test_where_a_worker_has_died_the_process_ends_without_byteps_end(
     status = tmp_path / "status.json"
     bps = SimpleNamespace(init=lambda: None, shutdown=lambda: pytest.fail("it would wait"), size=lambda: 3, rank=int)
     coordinator = SimpleNamespace(wait_for_others=lambda: (2,), close=lambda: None)
-    monkeypatch.setattr(agent_module, "connect", lambda worker, environ, workers: coordinator)
+    monkeypatch.setattr(agent_module, "connect", lambda worker, environ, replicates: coordinator)
     monkeypatch.setattr("atexit.register", lambda function: function)
     monkeypatch.setattr(agent_module, "end_process", end_process)
     agent = AsynchronousAgent(from_environ({**JOB, "PROPHET_STATUS_OUT": str(status)}), None, None)
@@ -186,13 +159,50 @@ def test_where_a_worker_has_died_the_process_ends_without_byteps_end(
     assert status.exists()
 
 
-def test_only_one_optimizer_can_be_kept_in_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PROPHET_COORDINATOR", "host:1")
-    (tmp_path / "tokens").write_text("job 0123456789abcdef\n")
-    monkeypatch.setenv("PROPHET_COORDINATOR_TOKEN_FILE", str(tmp_path / "tokens"))
-    monkeypatch.setenv("PROPHET_STALENESS", "0")
+def replicated(environ: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, AsynchronousAgent]:
+    """Return BytePS and the agent of a worker with this environment; a file has a model with 14 updates."""
+    keep(ReplicaModel({"weight": np.full((2,), 3.0, np.float32)}, (7, 2), 5, 2.5), folder / "model.npz")
+    for name, text in environ.items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.setattr(agent_module, "end_process", end_process)
+    bps = SimpleNamespace(
+        init=lambda: None,
+        shutdown=lambda: None,
+        size=lambda: 1,
+        rank=lambda: 0,
+        DistributedOptimizer=lambda *arguments: "BytePS's own",
+        broadcast_parameters=lambda *arguments: None,
+        Compression=SimpleNamespace(none="none"),
+    )
     agent = AsynchronousAgent(from_environ(JOB), None, None)
-    assert agent.staleness == 0
-    assert agent.take_coordinator() is None
-    with pytest.raises(ValueError, match="PROPHET_STALENESS keeps the workers of one optimizer together"):
-        agent.take_coordinator()
+    agent._wrap_init(bps)
+    agent_module.install(bps, agent)
+    return bps, agent
+
+
+def test_a_job_begins_with_its_replica_and_only_with_that_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bps, agent = replicated({"PROPHET_RESUME": str(tmp_path / "model.npz")}, tmp_path, monkeypatch)
+    bps.init()
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    bps.DistributedOptimizer(torch.optim.SGD([parameter], lr=0.1), [("weight", parameter)])
+    assert parameter.tolist() == [3.0, 3.0]
+    with pytest.raises(ValueError, match="PROPHET_REPLICA and PROPHET_RESUME are of one optimizer's model"):
+        bps.DistributedOptimizer(torch.optim.SGD([parameter], lr=0.1), [("weight", parameter)])
+    agent._taken = False
+    with pytest.raises(ProcessEnded, match=r"it is of another model: weight \[2\] where") as ended:
+        bps.DistributedOptimizer(torch.optim.SGD([torch.nn.Parameter(torch.zeros(3))], lr=0.1), [("weight", parameter)])
+    assert ended.value.status == 2
+
+
+def test_a_wrong_replica_ends_the_process_before_byteps_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bps, agent = replicated({"PROPHET_REPLICA": str(tmp_path / "model.npz")}, tmp_path, monkeypatch)
+    with pytest.raises(ProcessEnded, match="begin with that model") as ended:
+        bps.init()
+    assert ended.value.status == 2 and agent.replica is None
+
+
+def test_a_job_in_step_does_not_begin_without_what_it_was_to_begin_with(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="PROPHET_RESUME is for asynchronous jobs"):
+        from_environ({"BYTEPS_SCHEDULER": "prophet", "PROPHET_RESUME": str(tmp_path)})

@@ -12,8 +12,6 @@ import torch
 from prophet_byteps.hook import PULL_ONLY, PUSH_ONLY
 from prophet_mlfabric.byteps import wire
 from prophet_mlfabric.byteps.wire import BEGINS, ENDS, BytePSWire, broadcast_tensors, wrap
-from prophet_mlfabric.torch.asynchronous import AsynchronousRounds
-from prophet_mlfabric.torch.weight_blocks import WeightBlocks
 from support.ending import ProcessEnded, end_process
 
 
@@ -42,9 +40,6 @@ class Server:
 
 class BytePS:
     """byteps.torch of one worker. `one_way`: the hook is there."""
-
-    class Compression:
-        none = object()
 
     def __init__(self, server: Server, rank: int, one_way: bool = True) -> None:
         self.server = server
@@ -158,19 +153,6 @@ def test_who_does_not_answer_is_named_and_the_process_ends_where_that_is_asked_f
             wait()
         assert ended.value.line.startswith(line.format(3)) and ended.value.line.endswith(" (PROPHET_STALL_S)")
         assert ended.value.status == 75 and now_s[0] < back_at
-
-
-def test_a_root_that_dies_before_its_first_weights_are_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prophet_mlfabric.byteps.wire.end_process", end_process)
-    now_s = [100.0]
-
-    def sleep(seconds: float) -> None:
-        now_s[0] += 0.5
-
-    blocks = WeightBlocks([torch.zeros(6)], 2, 16)
-    wire = BytePSWire(BytePS(Server(), 1), 0, len(blocks.blocks), 3.0, lambda: now_s[0])
-    with pytest.raises(ProcessEnded, match="worker 0, which has the first weights, has sent nothing for 3 s"):
-        AsynchronousRounds(blocks, wire, 1, sleep=sleep).start()
 
 
 def test_the_optimizer_is_one_of_its_own_class_with_the_same_state() -> None:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prophet_mlfabric.studies.sharing import SharedNetwork, fair_rates
+from prophet_mlfabric.studies.sharing import fair_rates
 
 rates = st.integers(1, 20).map(float)
-
-
-def test_fair_shares_by_hand() -> None:
-    # Two flows share link 0 (10); the second also needs link 2 (3), so the first has the other 7.
-    paths = np.array([[0, 1], [0, 2]])
-    assert fair_rates(paths, np.array([10.0, 100.0, 3.0])).tolist() == [7.0, 3.0]
 
 
 @settings(max_examples=80, deadline=None)
@@ -35,16 +27,3 @@ def test_fair_shares_fill_a_link_of_every_flow_and_none_beyond(
             and all(shares[flow] >= shares[o] * (1 - 1e-9) for o in range(len(pairs)) if link in paths[o])
             for link in path
         )
-
-
-def test_shared_transfers_by_hand() -> None:
-    # Two of 10 bytes into a downlink of 2: 1 each; the second ends at 15 when the first has 5 less to send.
-    network = SharedNetwork([5, 5, 5], [5, 5, 2])
-    first, second = network.start(0, 2, 5.0, 0.0), network.start(1, 2, 10.0, 0.0)
-    assert network.next_end_s() == 5.0
-    assert network.ended(5.0) == [first]
-    assert network.next_end_s() == 7.5
-    network.change([5, 5, 5], [5, 5, 1], 6.0)
-    assert network.next_end_s() == 9.0
-    assert network.ended(9.0) == [second]
-    assert network.next_end_s() == math.inf

@@ -1,4 +1,4 @@
-"""Tests of how updates and models travel in MLfabric's cluster, each way by hand: rings, blocks, eager batches."""
+"""Tests of how updates and models travel in MLfabric's cluster, each way by hand: rings, eager batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from prophet_mlfabric.studies.cluster import (
-    PS_SYNC,
     RR_SYNC,
     StudiedCluster,
     Trainee,
@@ -83,31 +82,6 @@ def test_nothing_of_a_slow_computation_hides_transfers_but_what_hides_them_other
     iteration = 0.4 + 2 * 14 / 15 * 0.08 - 0.06
     assert record.applied_s[29::30] == pytest.approx([iteration, 2 * iteration])
     assert record.ready_s == pytest.approx([0.4, iteration + 0.4])
-
-
-def test_one_machine_has_nothing_to_send() -> None:
-    assert run(replace(CALM, workers=2, machines=1), RR_SYNC, iterations=1).applied_s == pytest.approx([0.1, 0.1])
-
-
-# A synchronous server
-
-
-def test_a_server_that_sums_block_by_block_by_hand() -> None:
-    # Two blocks of two workers: each 0.08 s in, and the first out beside the second in.
-    setting = replace(CALM, workers=2, machines=2, block_bytes=50e6)
-    learner = Begun()
-    record = run(setting, PS_SYNC, learner, iterations=2)
-    assert record.applied_s == pytest.approx([0.26, 0.26, 0.6, 0.6])
-    assert [time_s for _, time_s in learner.begun] == pytest.approx([0.0, 0.0, 0.34, 0.34])
-
-
-def test_a_block_that_one_worker_has_not_sent_goes_to_nobody() -> None:
-    setting = replace(CALM, workers=2, machines=2, block_bytes=50e6)
-    learner = Begun()
-    # The slow uplink takes 0.4 s a block; the other worker gets its second one when that is through.
-    run(setting, PS_SYNC, learner, iterations=2, rates=slow(setting, {(0, UP): 0.1}))
-    assert [worker for worker, _ in learner.begun] == [0, 1, 0, 1]
-    assert [time_s for _, time_s in learner.begun[2:]] == pytest.approx([0.1 + 0.8 + 0.08] * 2)
 
 
 # MLfabric

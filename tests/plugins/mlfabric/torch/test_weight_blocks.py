@@ -5,30 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from prophet_mlfabric.torch.weight_blocks import WeightBlocks, behind, has_begun, version_of
+from prophet_mlfabric.torch.weight_blocks import Counts, WeightBlocks, behind, has_begun, version_of
+from support.update_server import UpdateServer
 
 
 def parameters(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
     return [torch.nn.Parameter(torch.arange(float(torch.Size(shape).numel())).view(shape)) for shape in shapes]
 
 
-def lacking(blocks: WeightBlocks) -> list[int]:
-    return behind([blocks.counts(place) for place in range(len(blocks.blocks))])
-
-
-class Server:
-    """Adds what it is sent, block by block, as BytePS's asynchronous server does."""
-
-    def __init__(self, blocks: WeightBlocks) -> None:
-        self.sums = [torch.zeros_like(block) for block in blocks.blocks]
-
-    def push(self, blocks: WeightBlocks, *places: int) -> None:
-        for place in places or range(len(self.sums)):
-            self.sums[place] += blocks.blocks[place]
-
-    def pull(self, blocks: WeightBlocks, *places: int) -> None:
-        for place in places or range(len(self.sums)):
-            blocks.blocks[place].copy_(self.sums[place])
+def pulled(server: UpdateServer, worker: WeightBlocks) -> Counts:
+    worker.memory.zero_()
+    server.pull(worker.blocks, range(len(worker.blocks)))
+    return worker.take()
 
 
 def test_the_roots_weights_and_the_updates_of_two_workers_add_up_and_are_counted() -> None:
@@ -38,47 +26,24 @@ def test_the_roots_weights_and_the_updates_of_two_workers_add_up_and_are_counted
     workers = [WeightBlocks(model, 2, 16) for model in models]
     assert [len(block) for block in workers[0].blocks] == [4 + 3, 4 + 3, 3 + 3]
     assert workers[0].size_bytes == 4 * (7 + 7 + 6)
-    server = Server(workers[0])
-    server.pull(workers[1])
+    server = UpdateServer([torch.zeros_like(block) for block in workers[0].blocks])
     assert not has_begun(workers[1].counts(0))
     workers[0].hold_weights()
-    server.push(workers[0])
+    server.push(workers[0].blocks)
     for worker in workers:
-        server.pull(worker)
-        counts = worker.take()
+        counts = pulled(server, worker)
         assert has_begun(counts) and version_of(counts) == 0
     assert all(torch.equal(a, b) for a, b in zip(*models, strict=True))
     for number, change in ((0, 0.25), (1, -2.0), (1, 1.0)):
         with torch.no_grad():
             models[number][0] += change
         assert workers[number].hold_update(number) == pytest.approx(abs(change) * 6**0.5)
-        server.push(workers[number])
-        server.pull(workers[number])
-        counts = workers[number].take()
+        server.push(workers[number].blocks)
+        counts = pulled(server, workers[number])
     assert counts == (1, 2, 1)
     assert version_of(counts) == 3
     assert torch.equal(models[1][0].data, torch.arange(6.0).view(3, 2) + 0.25 - 2.0 + 1.0)
     assert torch.equal(models[1][1].data, torch.arange(5.0) + 0.5)
-
-
-def test_a_block_that_lacks_an_update_is_told() -> None:
-    model = parameters((9,))
-    blocks = WeightBlocks(model, 3, 12)
-    server = Server(blocks)
-    blocks.hold_weights()
-    server.push(blocks)
-    server.pull(blocks)
-    blocks.take()
-    assert lacking(blocks) == []
-    blocks.hold_update(1)
-    server.push(blocks, 0, 1)
-    server.pull(blocks)
-    assert lacking(blocks) == [2]
-    blocks.hold_update(1)
-    server.push(blocks, 2)
-    server.pull(blocks, 2)
-    server.pull(blocks)
-    assert lacking(blocks) == []
 
 
 def test_where_each_has_what_another_lacks_all_are_behind() -> None:

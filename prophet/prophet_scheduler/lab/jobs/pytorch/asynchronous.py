@@ -68,8 +68,7 @@ def main() -> None:
     model = nn.Linear(spec.features, CLASSES, bias=False)
     nn.init.zeros_(model.weight)
     apart = getattr(exchange, "asynchronous", False)
-    averages = getattr(exchange, "averages", not apart)
-    rate = spec.learning_rate * (exchange.size if averages else 1)
+    rate = spec.learning_rate * (1 if apart else exchange.size)
     called, optimizer = exchange.distribute(model, torch.optim.SGD(model.parameters(), lr=rate))
     rounds = getattr(optimizer, "asynchronous", None)
     schedule = None
@@ -102,7 +101,7 @@ def main() -> None:
         recorder.iteration_ends()
     if rounds is not None:
         tally = rounds.tally
-        kept.sent, kept.dropped, kept.uncoordinated = tally.sent - tally.lost, tally.dropped, tally.uncoordinated
+        kept.sent, kept.dropped, kept.uncoordinated = tally.sent, tally.dropped, tally.uncoordinated
         kept.greatest_delay = tally.greatest_delay
         kept.applied = rounds.own_updates
     sizes, _ = model_record(model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prophet_scheduler.core.living import LivingSet
+from prophet_scheduler.forks import LivingSet
 
 
 class Item:
