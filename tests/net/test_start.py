@@ -94,10 +94,10 @@ def test_a_worker_that_ends_first_still_sends_what_another_waits_for(
     testbed: Testbed, beside: Testbed, tmp_path: Path
 ) -> None:
     wide = "16384"  # An iteration's gradients are under way for longer than a process takes to end.
-    job = (JOB, STEPS, wide, "0")
+    job, on = (JOB, STEPS, wide, "0"), dict.fromkeys(WORKERS, ON)
     stock, ends = side_by_side(
-        lambda: run_job(testbed, tmp_path / "stock", PORT + 9, job),
-        lambda: run_job(beside, tmp_path / "scheduled", PORT + 9, job, dict.fromkeys(WORKERS, ON), limit_s=120.0),
+        lambda: run_job(testbed, tmp_path / "stock", PORT + 9, job, forked=True),
+        lambda: run_job(beside, tmp_path / "scheduled", PORT + 9, job, on, limit_s=120.0, forked=True),
     )
     assert [end.status for end in (*stock, *ends)] == [0] * 4, ends
     assert not any(end.lines("Prophet") for end in ends)

@@ -1,4 +1,4 @@
-"""Clipping by norms in every iteration, in all ways that there are, and with something else beside it now and then."""
+"""Clipping in every iteration, in all ways that there are, and with something else beside it now and then."""
 
 import torch
 from torch import nn
@@ -140,6 +140,38 @@ def by_norm(ddp, optimizer):
         elif case == 19:
             loss_of(ddp, inputs * 2, labels).backward()  # a second round on top of the first
             seen.append(clip_grad_norm_(params, 0.3))
+        optimizer.step()
+    return seen, optimizer.state_dict()
+
+
+@way(small, adamw)
+def by_value(ddp, optimizer):
+    """Alone, beside other ways to clip, and before gradients are looked at."""
+    params, seen = list(ddp.parameters()), []
+    for iteration in range(48):
+        case = iteration % 12
+        optimizer.zero_grad(set_to_none=iteration % 3 > 0)
+        loss = loss_of(ddp, *batch())
+        if case == 11:
+            loss = loss * (float("inf") if iteration == 11 else 1e30)
+        loss.backward()
+        nn.utils.clip_grad_value_(ddp.parameters(), 0.01)
+        if case == 5:
+            seen.append(clip_grad_norm_(params, 0.02))
+        elif case == 6:
+            nn.utils.clip_grad_value_(params, 0.005)
+        elif case == 7:
+            seen += [p.grad.abs().max() for p in params]
+        elif case == 8:
+            nn.utils.clip_grad_value_(params[0], 0.005, foreach=False)
+        elif case == 9:
+            params[0].grad *= 0.5
+        elif case == 10:
+            optimizer.zero_grad()
+        elif case == 11:
+            seen += [p.grad.isnan().sum() for p in params]
+            for p in params:
+                p.grad = torch.zeros_like(p)
         optimizer.step()
     return seen, optimizer.state_dict()
 

@@ -1,4 +1,4 @@
-"""Code of the program's own that runs within torch's functions, and reads kept parameters, right after a step."""
+"""Code of the program's own that runs within torch's functions right after a step, or at the end of backward."""
 
 import copy
 
@@ -6,7 +6,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import wrap_torch_function
 from torch.utils._python_dispatch import TorchDispatchMode
-from ways import adam, run_ddp, train, way
+from ways import adam, backward, run_ddp, train, way
 
 
 class Holder:
@@ -29,6 +29,7 @@ class Calls(TorchDispatchMode):
 
 
 def read_after_each_step(ddp, optimizer, read):
+    """Have `read` read kept parameters."""
     kept = [param.data for param in ddp.parameters()]
     seen = []
     for _ in range(8):
@@ -105,6 +106,62 @@ def without_overrides(ddp, optimizer):
             seen.append(kept[4].sum())
 
     return read_after_each_step(ddp, optimizer, read)
+
+
+def queue(callback):
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
+
+
+def at_the_end(ddp, callback):
+    """Call `callback` at the end of each backward pass, after all that is queued within it."""
+    last = next(ddp.parameters())
+    last.register_post_accumulate_grad_hook(lambda _: queue(lambda: queue(callback)))
+
+
+@way(make=adam)
+def gradients_read(ddp, optimizer):
+    """And before the averages are there, in a callback that was queued first."""
+    params, seen = list(ddp.parameters()), []
+
+    def look():
+        seen.extend(p.grad.sum().item() for p in params)
+
+    params[-1].register_post_accumulate_grad_hook(lambda _: queue(look))
+    at_the_end(ddp, look)
+    return [train(ddp, optimizer) for _ in range(6)], seen
+
+
+@way()
+def gradients_written(ddp, optimizer):
+    def clip():
+        for p in ddp.parameters():
+            p.grad.clamp_(-0.01, 0.01)
+
+    at_the_end(ddp, clip)
+    return [train(ddp, optimizer) for _ in range(6)]
+
+
+@way(make=adam)
+def stepped(ddp, optimizer):
+    at_the_end(ddp, optimizer.step)
+    losses = []
+    for _ in range(6):
+        optimizer.zero_grad()
+        losses.append(backward(ddp))
+    return losses, optimizer.state_dict()
+
+
+@way()
+def stepped_after_a_node(ddp, optimizer):
+    """By a hook of the node that adds to `.grad`, which comes after the reducer's."""
+    first = next(ddp.parameters())
+    node = first.view_as(first).grad_fn.next_functions[0][0]
+    node.register_hook(lambda *_: queue(optimizer.step))
+    losses = []
+    for _ in range(30):
+        optimizer.zero_grad()
+        losses.append(backward(ddp))
+    return losses
 
 
 run_ddp()

@@ -1,11 +1,15 @@
-"""Modules of many kinds: types, classes of parameters, buffers, a static graph, and an evaluation in between."""
+"""Modules of many kinds: types, classes of parameters, buffers, static graphs, and evaluations in between."""
+
+import copy
+import io
+import warnings
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
-from ways import backward, batch, loss_of, run_ddp, train, way
+from ways import adam, backward, batch, loss_of, run_ddp, train, way
 
 
 class Mixed(nn.Module):
@@ -163,23 +167,6 @@ def static_graph_set_later(ddp, optimizer):
     return [train(ddp, optimizer) for _ in range(7)]
 
 
-@way(lambda: nn.Sequential(nn.Linear(32, 96), nn.BatchNorm1d(96), nn.ReLU(), nn.Dropout(0.2), nn.Linear(96, 10)))
-def evaluated_by_the_first_rank(ddp, optimizer):
-    """Evaluation by the first rank with the inner module, and a look at the wrapper's parameters."""
-    held_out, scores = torch.randn(64, 32), []
-    for iteration in range(10):
-        ddp.train()
-        train(ddp, optimizer)
-        if dist.get_rank() == 0 and iteration % 3 == 2:
-            ddp.eval()
-            with torch.inference_mode():
-                scores.append(ddp.module(held_out).logsumexp(1).mean().item())
-            with torch.no_grad():
-                scores.append(sum(p.abs().sum().item() for p in ddp.parameters()))
-        dist.barrier()
-    return scores, list(ddp.buffers())
-
-
 @way()
 def passes_by_the_first_rank(ddp, optimizer):
     """Forward passes of the wrapper by the first rank alone, as in an evaluation that forgets to disable gradients."""
@@ -190,26 +177,6 @@ def passes_by_the_first_rank(ddp, optimizer):
             losses.append(loss_of(ddp, *batch()).item())
         dist.barrier()
     return losses
-
-
-class Two(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(32, 64), nn.Linear(32, 64)
-
-    def forward(self, inputs):
-        return self.first(inputs), self.second(inputs)
-
-
-@way(Two)
-def several_backward_passes(ddp, optimizer):
-    """Several backward passes for one forward pass."""
-    for _ in range(7):
-        optimizer.zero_grad()
-        first, second = ddp(batch()[0])
-        (first - 1).square().mean().backward()
-        second.square().mean().backward()
-        optimizer.step()
 
 
 @way()
@@ -227,17 +194,18 @@ def several_forward_passes(ddp, optimizer):
 
 
 class Gaps(nn.Module):
-    """Parameters that are parts of larger tensors, one of them across."""
+    """Parameters that are parts of larger tensors, one of them across; and a scalar."""
 
     def __init__(self):
         super().__init__()
         self.stem = nn.Linear(32, 24)
         self.columns = nn.Parameter(torch.randn(24, 20)[:, ::2])
         self.rows = nn.Parameter(torch.randn(20, 24).t()[:, ::2])
+        self.scale = nn.Parameter(torch.tensor(0.1))
 
     def forward(self, inputs):
         hidden = self.stem(inputs)
-        return 0.1 * (hidden @ self.columns) + 0.1 * (hidden @ self.rows)
+        return self.scale * (hidden @ self.columns) + 0.1 * (hidden @ self.rows)
 
 
 @way(Gaps)
@@ -308,6 +276,38 @@ def gradients_laid_out_otherwise(ddp, optimizer):
         losses.append(backward(ddp))
         optimizer.step()
     return losses
+
+
+def saved(module):
+    buffer = io.BytesIO()
+    torch.jit.save(module, buffer)
+    buffer.seek(0)
+    return torch.jit.load(buffer)
+
+
+def saved_to_a_file(module):
+    module.save("model.pt")
+    return torch.jit.load("model.pt")
+
+
+@way(make=adam)
+def scripted(ddp, optimizer):
+    """A module in TorchScript that shares its parameters is saved, copied and made faster right after a step."""
+    module = torch.jit.script(ddp.module).eval()
+    held_out, scores = torch.ones(4, 32), []
+    makes = (
+        saved,
+        saved_to_a_file,
+        lambda module: torch.jit.load(io.BytesIO(module.save_to_buffer())),
+        copy.deepcopy,
+        lambda module: torch.jit.optimize_for_inference(torch.jit.freeze(module)),
+        torch.jit.optimize_for_inference,
+    )
+    for make in 3 * makes:
+        train(ddp, optimizer)
+        with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+            scores.append(make(module)(held_out).logsumexp(1).mean().item())
+    return scores
 
 
 run_ddp()

@@ -1,5 +1,7 @@
 """The wrapper's options, and what was there before the module is wrapped. Backends are left to torch: gloo."""
 
+import copy
+import itertools
 import warnings
 
 import torch
@@ -8,7 +10,7 @@ from torch import nn
 from torch.autograd import backward as run_backward
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
-from ways import adam, backward, classifier, loss_of, run_ddp, train, way
+from ways import adam, backward, classifier, loss_of, run_ddp, sgd, train, way
 
 alone = []
 
@@ -143,6 +145,53 @@ def ignored_parameters(ddp, optimizer):
         for p, value in zip(ignored, start, strict=True):
             p.copy_(value)
     return own
+
+
+@way(make=lambda _: None, wrap=lambda model: model)
+def wrapped_again(model, _):
+    """While the first wrapper lives, and after it is gone; and a part of the module."""
+    losses, states = [], []
+
+    def some_steps(ddp):
+        optimizer = adam(ddp.parameters())
+        losses.extend(train(ddp, optimizer) for _ in range(4))
+        states.append(optimizer.state_dict())
+
+    first = DistributedDataParallel(model)
+    some_steps(first)
+    second = DistributedDataParallel(model)
+    some_steps(second)
+    some_steps(second)
+    del first, second
+    some_steps(DistributedDataParallel(model, find_unused_parameters=True))
+    half = DistributedDataParallel(nn.Sequential(*list(model)[:3]))
+    optimizer = torch.optim.SGD(half.parameters(), lr=0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        half(torch.randn(16, 32)).square().mean().backward()
+        optimizer.step()
+    return losses, states
+
+
+@way(make=lambda _: None, wrap=lambda model: model)
+def wrapped_for_each_epoch(model, _):
+    """With one optimizer. Parameters alone are kept, and looked at when all else is gone."""
+    kept = []
+    makes = (
+        sgd,
+        lambda params: torch.optim.AdamW(params, lr=1e-2),
+        lambda params: torch.optim.RMSprop(params, lr=1e-3),
+    )
+    for make, epochs in itertools.product(makes, (1, 3)):
+        own = copy.deepcopy(model)
+        kept.append(list(own.parameters()))
+        optimizer = make(kept[-1])
+        for _ in range(epochs):
+            ddp = DistributedDataParallel(own)
+            for _ in range(4):
+                train(ddp, optimizer)
+        del own, ddp, optimizer
+    return kept
 
 
 run_ddp(backend=None)

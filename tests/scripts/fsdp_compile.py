@@ -1,15 +1,11 @@
-"""Compiled blocks, and activation checkpoints that run a backward pass within another."""
+"""Compiled blocks beside checkpoints that run a backward pass within another, and an update that communicates."""
 
 import averaging  # noqa: F401
 import torch
-import torch.distributed as dist
-from report import report
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
-
-dist.init_process_group("gloo")
-torch.manual_seed(1)
+from ways import run_fsdp, train, way
 
 
 class Model(nn.Module):
@@ -17,7 +13,7 @@ class Model(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(3))
         self.others = nn.ModuleList(nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(3))
-        self.head = nn.Linear(32, 7)
+        self.head = nn.Linear(32, 10)
 
     def forward(self, values):
         for block in self.blocks:
@@ -27,21 +23,30 @@ class Model(nn.Module):
         return self.head(values)
 
 
-model = Model()
-for block in (*model.blocks, *model.others):
-    fully_shard(block)
-for block in model.blocks:
-    block.compile(backend="aot_eager")
-fully_shard(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+def compiled_blocks():
+    model = Model()
+    for block in (*model.blocks, *model.others):
+        fully_shard(block)
+    for block in model.blocks:
+        block.compile(backend="aot_eager")
+    return fully_shard(model)
 
-torch.manual_seed(100 + dist.get_rank())
-losses = []
-for _ in range(6):
-    loss = nn.functional.cross_entropy(model(torch.randn(8, 32)), torch.randint(7, (8,)))
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    losses.append(loss.item())
-report([param.full_tensor() for param in model.parameters()], losses=losses)
-dist.destroy_process_group()
+
+@way(compiled_blocks)
+def compiled(model, optimizer):
+    return [train(model, optimizer) for _ in range(6)]
+
+
+def matrices():
+    """A root without parameters of its own."""
+    layers = (nn.Linear(32, width, bias=False) for width in (32, 32, 32, 32, 10))
+    return fully_shard(nn.Sequential(*map(fully_shard, layers)))
+
+
+@way(matrices, lambda params: torch.optim.Muon(params, lr=1e-2))
+def muon(model, optimizer):
+    """The optimizer's update of a DTensor communicates."""
+    return [train(model, optimizer) for _ in range(6)]
+
+
+run_fsdp()

@@ -1,13 +1,14 @@
 """Modules of many kinds, sharded block by block, and what forward does with the blocks."""
 
 from functools import partial
+from itertools import pairwise
 
 import averaging  # noqa: F401
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.utils.checkpoint import checkpoint
 from ways import run_fsdp, way
 
@@ -218,6 +219,104 @@ def ignored(model, optimizer):
         optimizer.zero_grad()
         losses.append(loss.item())
     return losses
+
+
+def one_group():
+    return fully_shard(nn.Sequential(nn.Linear(40, 60), nn.Tanh(), nn.Linear(60, 60), nn.Tanh(), nn.Linear(60, 7)))
+
+
+@way(one_group, lambda params: torch.optim.AdamW(params, lr=1e-2, foreach=False))
+def root_only(model, optimizer):
+    """One group of all parameters, an optimizer without foreach, and a schedule of its rate."""
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=3e-2, total_steps=10)
+    losses = []
+    for _ in range(8):
+        losses.append(step(optimizer, loss_of(model)))
+        schedule.step()
+    return losses
+
+
+def chain(*sizes):
+    parts = [nn.Linear(first, second) for first, second in pairwise(sizes)]
+    return fully_shard(nn.Sequential(*(each for part in parts for each in (fully_shard(part), nn.Tanh()))))
+
+
+@way(lambda: chain(10, 40, 40, 20), adamw)
+def two_models(maker, optimizer):
+    """They train against each other, each with an optimizer of its own."""
+    critic = chain(20, 40, 40, 1)
+    critics_optimizer, losses = adamw(critic.parameters()), []
+    for _ in range(6):
+        made = maker(torch.randn(8, 10))
+        losses.append(step(critics_optimizer, critic(made.detach()).mean() - critic(torch.randn(8, 20)).mean()))
+        losses.append(step(optimizer, -critic(made).mean()))
+        critic.zero_grad()
+    return losses, [param.full_tensor() for param in critic.parameters()]
+
+
+class Unusual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(40, 40), nn.Linear(40, 40)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 40)) for _ in range(3))
+        self.seldom, self.head = nn.Linear(40, 40), nn.Linear(40, 7)
+
+    def forward(self, inputs, fails=False, seldom=False):
+        values = self.second(self.first(inputs).relu())
+        for block in self.blocks:
+            values = values + block(values)
+            if fails:
+                raise ValueError("this batch is bad")
+        return self.head(self.seldom(values) if seldom else values)
+
+    def score(self, inputs):
+        return self(inputs).logsumexp(1).mean()
+
+
+def on_the_meta_device():
+    """Two modules as one group, frozen parameters, a forward method of another name, and hooks of FSDP2."""
+    with torch.device("meta"):
+        model = Unusual()
+    for block in model.blocks:
+        block[0].weight.requires_grad_(False)
+        fully_shard(block)
+    fully_shard([model.first, model.second])
+    fully_shard(model.seldom)
+    fully_shard(model)
+    model.to_empty(device="cpu")
+    torch.manual_seed(1)
+    for param in model.parameters():
+        nn.init.normal_(param, std=0.2)
+    register_fsdp_forward_method(model, "score")
+    model.seldom.set_reduce_scatter_unused_params(True)
+    model.blocks[1].set_separate_reduce_scatter_group()
+    model.blocks[2].set_allocate_memory_from_process_group_for_comm(True)
+    model.set_reduce_scatter_max_input_buffers(2)
+    return model
+
+
+@way(on_the_meta_device, lambda params: adamw([param for param in params if param.requires_grad]))
+def unusual(model, optimizer):
+    """Unused parameters, an exception in forward, and an evaluation in inference mode."""
+    losses, seen = [], []
+    for iteration in range(8):
+        inputs, labels = torch.randn(8, 40), torch.randint(7, (8,))
+        if iteration == 3:
+            try:
+                model(inputs, fails=True)
+            except ValueError:
+                model.reset_iter_state()
+        for _ in range(1 + iteration % 2):
+            loss = nn.functional.cross_entropy(model(inputs, seldom=iteration % 3 == 0), labels)
+            loss.backward()
+        if iteration == 5:
+            model.score(inputs).backward()
+        losses.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.inference_mode():
+            seen.append(model(torch.ones(2, 40)).clone())
+    return losses, seen
 
 
 KINDS = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "ASGD")

@@ -154,6 +154,21 @@ def read_by_a_thread(model, optimizer):
     return seen
 
 
+@way(layers)
+def backward_in_a_thread(model, optimizer):
+    """A thread runs each backward pass. The main one reads gradients and weights, and makes the steps."""
+    seen = []
+    for _ in range(8):
+        thread = threading.Thread(target=loss_of(model).backward)
+        thread.start()
+        thread.join()
+        seen += [param.grad.to_local().double().sum().item() for param in model.parameters()]
+        optimizer.step()
+        seen += [param.detach().to_local().double().sum().item() for param in model.parameters()]
+        optimizer.zero_grad()
+    return seen
+
+
 @way(layers, adamw)
 def trained_in_a_thread(model, optimizer):
     """Threads make each step for an event loop, which then reads weights and gradients. An earlier one reads, too."""

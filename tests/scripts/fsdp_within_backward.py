@@ -1,9 +1,12 @@
-"""Gradients that a program reaches within backward: hooks that look at those of later modules, and penalties on this
-rank's own parts of parameters, whose gradients autograd adds by itself.
+"""Gradients that a program reaches within backward: hooks that look at those of later modules, optimizers that step
+there, and penalties on this rank's own parts of parameters, whose gradients autograd adds by itself.
 """
+
+from itertools import pairwise
 
 import averaging  # noqa: F401
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from ways import run_fsdp, way
@@ -101,6 +104,42 @@ def steps(model, optimizer):
     model[0].register_full_backward_hook(make_steps)
     losses += [step(model, optimizer) for _ in range(5)]
     return losses, [param.full_tensor() for param in other.parameters()]
+
+
+def with_lists():
+    """The program says what is gathered ahead."""
+    parts = [fully_shard(nn.Linear(40, 40)) for _ in range(4)]
+    for first, second in pairwise(parts):
+        first.set_modules_to_forward_prefetch([second])
+        second.set_modules_to_backward_prefetch([first])
+    return fully_shard(nn.Sequential(*parts, nn.Linear(40, 7)))
+
+
+@way(with_lists, lambda params: {param: torch.optim.SGD([param], lr=0.1, momentum=0.9) for param in params})
+def stepped_at_once(model, optimizers):
+    def step_at_once(param):
+        optimizers[param].step()
+        optimizers[param].zero_grad()
+
+    for param in optimizers:
+        param.register_post_accumulate_grad_hook(step_at_once)
+    for _ in range(5):
+        loss_of(model).backward()
+
+
+@way(with_lists)
+def reductions_read(model, optimizer):
+    """A hook reads what was reduced."""
+    seen = []
+    for layer in model[:2]:
+        layer.set_all_reduce_hook(lambda grad: seen.append(grad.clone()))
+    model[2].set_gradient_divide_factor(dist.get_world_size())
+    for _ in range(5):
+        loss_of(model).backward()
+        seen.extend(param.grad.to_local().clone() for param in model.parameters())
+        optimizer.step()
+        optimizer.zero_grad()
+    return seen
 
 
 run_fsdp()

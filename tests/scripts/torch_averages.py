@@ -6,19 +6,8 @@ import io
 import byteps.torch as bps
 import torch
 from torch import nn
-from torch.optim.swa_utils import SWALR, AveragedModel, update_bn
+from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn, update_bn
 from ways import adam, batch, loss_of, normed, run_byteps, sgd, train, way
-
-
-@way()
-def moving_average(model, optimizer):
-    average = copy.deepcopy(model).requires_grad_(False)
-    for _ in range(6):
-        train(model, optimizer)
-        with torch.no_grad():
-            for kept, current in zip(average.parameters(), model.parameters(), strict=True):
-                kept.mul_(0.9).add_(current, alpha=0.1)
-    return average
 
 
 @way(normed, adam)
@@ -36,16 +25,19 @@ def moving_average_of_state_dict(model, optimizer):
 
 @way(normed)
 def stochastic_averages(model, optimizer):
+    """And a moving average of torch's."""
     averaged, seen = AveragedModel(model), []
+    moving = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
     scheduler = SWALR(optimizer, swa_lr=0.05, anneal_epochs=3)
     for iteration in range(6):
         train(model, optimizer)
         seen.append(batch()[0])
+        moving.update_parameters(model)
         if iteration >= 2:
             averaged.update_parameters(model)
             scheduler.step()
     update_bn(seen, averaged)
-    return averaged
+    return averaged, list(moving.module.parameters())
 
 
 @way()
@@ -83,15 +75,6 @@ def averages_swapped_in(model, optimizer):
     return scores, list(shadow.values())
 
 
-@way(make=lambda params: torch.optim.Adagrad(params, lr=1e-2))
-def decay_by_groups(model, optimizer):
-    for _ in range(6):
-        train(model, optimizer)
-        for group in optimizer.param_groups:
-            for p in group["params"]:
-                p.data.mul_(1 - group["lr"] * 0.5)
-
-
 @way(make=adam)
 def lookahead(model, optimizer):
     """Every second step the weights go half way back to slow ones."""
@@ -115,27 +98,6 @@ def back_half_way(model, optimizer):
             train(model, optimizer)
         for name, p in model.named_parameters():
             p.data = before[name] + (p.data - before[name]) * 0.5
-
-
-@way()
-def teacher(model, optimizer):
-    """Every third iteration the student's copy becomes its teacher."""
-    copied, losses = None, []
-    for iteration in range(8):
-        inputs, labels = batch()
-        optimizer.zero_grad()
-        output = model(inputs)
-        loss = nn.functional.cross_entropy(output, labels)
-        if copied is not None:
-            with torch.no_grad():
-                wanted = copied(inputs).softmax(1)
-            loss = loss + nn.functional.kl_div(output.log_softmax(1), wanted, reduction="batchmean")
-        loss.backward()
-        optimizer.step()
-        if iteration % 3 == 2:
-            copied = copy.deepcopy(model).eval()
-        losses.append(loss.item())
-    return losses
 
 
 @way()

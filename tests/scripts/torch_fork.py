@@ -1,11 +1,26 @@
-"""Forked children see the model: one evaluates it right after a step, and a DataLoader's choose samples by it."""
+"""Forked processes see the model: one evaluates it right after a step, a DataLoader's choose samples by it, and actors
+read parameters in shared memory, as in Hogwild and A3C, or are sent them.
+"""
 
 import multiprocessing
 
 import torch
+import torch.multiprocessing
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
-from ways import run_byteps, train, way
+from ways import batch, classifier, run_byteps, train, way
+
+context = torch.multiprocessing.get_context("fork")
+tasks, answers = context.SimpleQueue(), context.SimpleQueue()
+
+
+def add_up():
+    while (params := tasks.get()) is not None:
+        answers.put([float(p.detach().double().sum()) for p in params])
+
+
+actor = context.Process(target=add_up)
+actor.start()  # before BytePS
 
 
 @way()
@@ -56,6 +71,38 @@ def data_loader(model, optimizer):
             optimizer.step()
             losses.append(loss.item())
     return losses
+
+
+@way()
+def parameters_sent(model, optimizer):
+    """Through torch's queue, after each step."""
+    params, sums = list(model.parameters()), []
+    for _ in range(6):
+        train(model, optimizer)
+        tasks.put(params)
+        sums.append(answers.get())
+    tasks.put(None)
+    actor.join()
+    return sums
+
+
+def act(model):
+    while (inputs := tasks.get()) is not None:
+        with torch.no_grad():
+            answers.put(float(model(inputs).logsumexp(1).mean()))
+
+
+@way(lambda: classifier().share_memory())
+def memory_shared(model, optimizer):
+    other, scores = context.Process(target=act, args=(model,)), []
+    other.start()
+    for _ in range(6):
+        train(model, optimizer)
+        tasks.put(batch()[0])
+        scores.append(answers.get())
+    tasks.put(None)
+    other.join()
+    return scores
 
 
 run_byteps()

@@ -64,13 +64,10 @@ for _ in range(4):
     for p in critic.parameters():
         p.requires_grad_(True)
 
-# Target networks follow softly, over lists kept from before (TD3).
+# Target networks follow softly, over lists kept from before (TD3). Names of both optimizers' parameters are the same.
 torch.manual_seed(1)
 twins = layers(12, 128, 64, 1), layers(12, 128, 64, 1)
-twin_optimizers = [
-    distributed(f"twin{place}", twin, lambda params: torch.optim.Adam(params, lr=3e-3))
-    for place, twin in enumerate(twins)
-]
+twin_optimizers = [distributed("twin", twin, lambda params: torch.optim.Adam(params, lr=3e-3)) for twin in twins]
 targets = [copy.deepcopy(twin).requires_grad_(False) for twin in twins]
 pairs = list(zip(nn.ModuleList(targets).parameters(), nn.ModuleList(twins).parameters(), strict=True))
 torch.manual_seed(100 + bps.rank())

@@ -27,7 +27,7 @@ from support.programs import clean_environ
 FORKSERVER = Path(__file__).parents[1] / "scripts" / "forkserver.py"
 TORCH = ("torch", "torch._dynamo", "numpy")
 """Modules that a script with torch imports before its first optimizer, which takes longer than most jobs here."""
-START_LIMIT_S = 60.0
+START_LIMIT_S = 180.0
 
 
 class NoForks(Exception):
@@ -148,10 +148,10 @@ class ForkServer:
             time.sleep(0.02)
 
 
-def run_ranks(ranks: Mapping[Path, tuple[Sequence[str], Mapping[str, str]]], limit_s: float) -> None:
+def end_ranks(ranks: Mapping[Path, tuple[Sequence[str], Mapping[str, str]]], limit_s: float) -> list[tuple[int, str]]:
     """Run ranks under Prophet together, each a command and its whole environment in a folder, which is made.
 
-    Fail with their output if one fails or is late.
+    Return each one's status and output. Fail if one is late.
     """
     ends_at = time.monotonic() + limit_s
     processes: dict[Path, Forked] = {}
@@ -163,8 +163,14 @@ def run_ranks(ranks: Mapping[Path, tuple[Sequence[str], Mapping[str, str]]], lim
     finally:
         for process in processes.values():
             process.close()
-    said = "\n".join((folder / "log").read_text()[-4000:] for folder in processes)
-    assert statuses == [0] * len(statuses), said
+    return [(status, (folder / "log").read_text()) for status, folder in zip(statuses, processes, strict=True)]
+
+
+def run_ranks(ranks: Mapping[Path, tuple[Sequence[str], Mapping[str, str]]], limit_s: float) -> list[str]:
+    """Run ranks as `end_ranks` does. Return each one's output. Fail with their output if one fails or is late."""
+    ended = end_ranks(ranks, limit_s)
+    assert [status for status, _ in ended] == [0] * len(ended), "\n".join(said[-4000:] for _, said in ended)
+    return [said for _, said in ended]
 
 
 _shared: dict[str, ForkServer] = {}

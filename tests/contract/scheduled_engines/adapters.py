@@ -90,9 +90,12 @@ class Ddp:
     def jobs(self) -> Iterator[RunCase]:
         pytest.importorskip("torch")
 
-        modes: Mapping[bool, dict[str, str]] = {False: {}, True: {self.switch: "prophet"}}
+        modes: Mapping[bool, tuple[dict[str, str], tuple[str, ...]]] = {
+            False: ({}, IMPORTED),
+            True: ({self.switch: "prophet"}, (*IMPORTED, "prophet_ddp.takeover")),
+        }
         with contextlib.ExitStack() as stack:
-            servers = {mode: stack.enter_context(Ranks(settings, IMPORTED)) for mode, settings in modes.items()}
+            servers = {mode: stack.enter_context(Ranks(*how)) for mode, how in modes.items()}
 
             def run(case: str, folder: Path, settings: Mapping[str, str]) -> list[Ended]:
                 server = servers[self.switch in settings]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+import re
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
@@ -13,7 +13,8 @@ import pytest
 pytest.importorskip("torch")
 
 from prophet_fsdp.turns import BEFORE, FIRST, LENGTH, TURNS, OwnTurns
-from support.programs import clean_environ, end_together, torchrun_variables
+from support.forks import end_ranks
+from support.programs import clean_environ, torchrun_variables
 from tools.ports import free_port
 
 CASE = Path(__file__).with_name("turns_case.py")
@@ -73,36 +74,38 @@ def test_a_model_that_may_not_try_them_keeps_prophets() -> None:
     assert turns.words == "how long FSDP2 takes without Prophet is not known"
 
 
-def run(folder: Path, *arguments: str) -> tuple[list[int], list[tuple[str, str]]]:
-    """Return the status of each rank of a job, and what each wrote to its two outputs."""
+def run(folder: Path, *arguments: str) -> list[tuple[int, str]]:
+    """Return the status and the output of each rank of a job."""
     port = free_port()
     told = {"PROPHET_SCHEDULER": "prophet", "PROPHET_STATUS_OUT": "status.json", "PROPHET_QUIET": "0"}
-    told["GLOO_SOCKET_IFNAME"] = "lo"
-    environs = [clean_environ() | told | torchrun_variables(rank, 2, port) for rank in range(2)]
-    ended = end_together([[sys.executable, "-P", str(CASE), *arguments]] * 2, environs, LIMIT_S, folder)
-    return [status for status, *_ in ended], [(printed, errors) for _, printed, errors in ended]
+    environ = clean_environ() | told | {"GLOO_SOCKET_IFNAME": "lo"}
+    command = [str(CASE), *arguments]
+    return end_ranks(
+        {folder / f"rank{rank}": (command, environ | torchrun_variables(rank, 2, port)) for rank in range(2)}, LIMIT_S
+    )
 
 
 @pytest.mark.parametrize("own_s", [0.5, 2.0])
 def test_a_job_goes_on_with_what_was_faster(own_s: float, tmp_path: Path) -> None:
-    statuses, said = run(tmp_path, "1.0", str(own_s))
-    assert statuses == [0, 0], said
-    written = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("status*.json"))]
-    (text, first), (text_too, second) = said
-    owned, modes = map(int, text.split())
-    assert text == text_too and "Prophet:" not in second
+    (status, first), (status_too, second) = run(tmp_path, "1.0", str(own_s))
+    assert status == status_too == 0, first + second
+    written = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*/status*.json"))]
+    counts = [re.findall(r"^(\d+) (-?\d+)$", log, re.MULTILINE) for log in (first, second)]
+    ((owned, modes),) = [tuple(map(int, row)) for row in counts[0]]
+    assert counts[0] == counts[1] and "Prophet:" not in second
     if own_s > 1:
         assert owned == 2 and modes
         assert [status["given_back"] for status in written] == ["", ""]
         assert "FSDP2 without Prophet took 2 s (one iteration)" in first
     else:
         assert owned > 2 * LENGTH and not modes, "no hook is watched any more"
+        assert len(written) == 2
         assert all("0.5 s with them and 1 s under Prophet" in status["given_back"] for status in written)
         assert "has FSDP2's own collectives from now on: an iteration takes 0.5 s" in first
         assert "FSDP2 then went on without Prophet, which was faster" in first
 
 
 def test_a_rank_that_fails_where_a_turn_ends_does_not_wait_for_the_others(tmp_path: Path) -> None:
-    statuses, ((_, first), (_, second)) = run(tmp_path, "1.0", "2.0", "fails")
-    assert statuses[1] == 1 and "this backward pass fails" in second
-    assert statuses[0] != 0 and "Connection closed by peer" in first
+    (status, first), (status_too, second) = run(tmp_path, "1.0", "2.0", "fails")
+    assert status_too == 1 and "this backward pass fails" in second
+    assert status != 0 and "Connection closed by peer" in first

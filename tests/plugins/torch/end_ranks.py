@@ -1,7 +1,7 @@
 """Ranks that run the cases of end_cases.py and start_cases.py: `end_ranks.py FOLDER CASE...`, or CASE:plain for one
 without Prophet.
 
-The process forks each case's ranks once torch is imported, one case after another. Ranks write to
+The process forks each case's ranks once torch and most of Prophet are imported, one case after another. Ranks write to
 FOLDER/CASE/rankN.log; FOLDER/CASE/ends.json has, by rank, the exit status (null for one that hung) and the seconds
 until then, counted from the case's mark.
 """
@@ -23,6 +23,7 @@ import torch.distributed as dist
 from end_cases import CASES, LIMIT_S
 from start_cases import CASES as STARTS
 
+import prophet_scheduler.session.session  # noqa: F401  # Or most ranks would import these, each for itself.
 from tools.ports import free_port
 
 RANKS = 2

@@ -16,46 +16,8 @@ from hypothesis import strategies as st
 from prophet_ddp.control import PACES, TRIED_ROUNDS, Control, Decision
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation, RankGroups
-from prophet_scheduler.core.cut import EARLY_ROUNDS, RECUT_ROUNDS, UNIT_BYTES, Cut, Segment
+from prophet_scheduler.core.cut import EARLY_ROUNDS, RECUT_ROUNDS, UNIT_BYTES, Cut
 from support.collectives import Operation, Wire
-
-CUTS = st.builds(
-    lambda steps, sizes: Cut(
-        tuple(
-            Segment(sum(steps[:place]) * UNIT_BYTES, size * UNIT_BYTES)
-            for place, size in zip(range(len(steps) + 1), sizes, strict=False)
-        )
-    ),
-    st.lists(st.integers(1, 1000), max_size=6),
-    st.lists(st.integers(1, 1000), min_size=7, max_size=7),
-)
-
-
-@given(cut=CUTS, order=st.integers(0, 300).flatmap(lambda count: st.permutations(range(count))))
-def test_a_decision_is_what_it_was(cut: Cut, order: list[int]) -> None:
-    decision = Decision(cut, tuple(order))
-    assert Decision.decode(decision.encode()) == decision
-
-
-@given(data=st.binary(max_size=200))
-def test_garbage_is_refused(data: bytes) -> None:
-    try:
-        decision = Decision.decode(data)
-    except ValueError:
-        return
-    assert sorted(decision.order) == list(range(len(decision.order))), "by chance it was one"
-
-
-@pytest.mark.parametrize("length", [0, 7, 8, 12, 17, 21])
-def test_what_is_cut_short_is_refused(length: int) -> None:
-    data = Decision(Cut.uniform(1 << 20), (1, 0)).encode()
-    with pytest.raises(ValueError, match=r"decision|cut"):
-        Decision.decode(data[:length])
-
-
-def test_an_order_with_a_place_twice_is_refused() -> None:
-    with pytest.raises(ValueError, match="no order of blocks"):
-        Decision.decode(Decision(Cut.uniform(1 << 20), (1, 1)).encode())
 
 
 class ThreadedWire(Wire):

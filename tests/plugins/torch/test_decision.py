@@ -37,6 +37,15 @@ def test_it_comes_back_from_its_bytes(decision: Decision) -> None:
             Decision.decode(data[:short])
 
 
+@given(data=st.binary(max_size=200))
+def test_garbage_is_refused(data: bytes) -> None:
+    try:
+        decision = Decision.decode(data)
+    except ValueError:
+        return
+    assert sorted(decision.order) == list(range(len(decision.order))), "by chance it was one"
+
+
 @given(decisions())
 def test_its_collectives_are_its_blocks_in_their_order(decision: Decision) -> None:
     collectives = decision.collectives

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +14,13 @@ from plugins.torch.test_watching import LIMIT_S, eventually, job
 from prophet_scheduler.cli.top import ask_all, statuses
 from prophet_scheduler.lab.records import read_status
 from scripts.ranks import Ranks
+from support.forks import run_ranks
+from support.programs import clean_environ, torchrun_variables
 from tools.ports import free_port
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+CHECKOUT = Path(__file__).parents[3]
+SCRIPTS = CHECKOUT / "tests" / "scripts"
+SLEPT_JOB = CHECKOUT / "tools" / "slept_job.py"
 OBSERVE = {"PROPHET_SCHEDULER": "observe"}
 MODULES = ("prophet_ddp.takeover", "prophet_ddp.observing")
 
@@ -57,22 +58,21 @@ def test_a_script_ends_with_the_bits_that_it_has_without(
     assert "Prophet" not in second
 
 
+def logs_of(folder: Path, command: list[str], **settings: str) -> list[str]:
+    """Run two watched ranks to their end. Return what each has said."""
+    port, places = free_port(), [folder / f"rank{rank}" for rank in range(2)]
+    environ = clean_environ() | {**OBSERVE, "PROPHET_QUIET": "0", **settings}
+    return run_ranks(
+        {place: (command, environ | torchrun_variables(rank, 2, port)) for rank, place in enumerate(places)}, LIMIT_S
+    )
+
+
 @pytest.mark.parametrize("way", ["fsdp2", "kept", "replicate"])
 def test_a_job_of_fsdp2_is_told_what_it_waits_for_and_what_would_help(tmp_path: Path, way: str) -> None:
     status = tmp_path / "status.json"
     options = ["--bytes", "400000", "--forward", "0.02", "--backward", "0.04", "--iterations", "20"]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    asked = subprocess.run(
-        [*torchrun, "-m", "tools.slept_job", way, *options],
-        env={**os.environ, **OBSERVE, "PROPHET_STATUS_OUT": str(status), "OMP_NUM_THREADS": "1"},
-        cwd=Path(__file__).parents[3],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=LIMIT_S,
-        check=True,
-    )
-    said = [line for line in asked.stdout.splitlines() if line.startswith("Prophet: ")]
+    log, _ = logs_of(tmp_path, [str(SLEPT_JOB), way, *options], PROPHET_STATUS_OUT=str(status))
+    said = [line for line in log.splitlines() if line.startswith("Prophet: ")]
     assert said[0].startswith("Prophet: observes FSDP2 over gloo, 2 ranks, 400"), said
     assert "waits for the network" in said[1]
     seen = read_status(status).observed
@@ -90,20 +90,12 @@ def test_a_failure_of_watching_is_one_warning_and_the_job_goes_on(tmp_path: Path
         "from prophet_scheduler.learn.observed import ShardedIterations\n"
         "def broken(*what): raise RuntimeError('out of order')\n"
         "ShardedIterations.waited = broken\n"
-        "runpy.run_module('tools.slept_job', run_name='__main__')\n"
+        f"runpy.run_path({str(SLEPT_JOB)!r}, run_name='__main__')\n"
     )
     options = ["--bytes", "40000", "--forward", "0.01", "--backward", "0.02", "--iterations", "6"]
-    asked = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(script), "fsdp2", *options],
-        env={**os.environ, **OBSERVE, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[3])},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=LIMIT_S,
-        check=True,
-    )
-    assert asked.stdout.count("Prophet: no longer observes this job: RuntimeError: out of order") == 2, "one a rank"
-    assert '"mean_s"' in asked.stdout
+    logs = logs_of(tmp_path, [str(script), "fsdp2", *options])
+    assert [log.count("Prophet: no longer observes this job: RuntimeError: out of order") for log in logs] == [1, 1]
+    assert '"mean_s"' in logs[0]
 
 
 def test_a_running_job_says_how_long_it_waits(folder: Path) -> None:

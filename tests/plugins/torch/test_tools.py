@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +11,23 @@ import pytest
 pytest.importorskip("torch")
 
 from prophet_scheduler.lab.records import live_status
-from support.programs import clean_environ, run_together, torchrun_variables
+from support.forks import run_ranks
+from support.programs import clean_environ, torchrun_variables
 from tools.ports import free_port
 
 CASE = Path(__file__).with_name("tools_case.py")
 
 
 @pytest.fixture(scope="module")
-def said() -> list[dict[str, Any]]:
+def said(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Return what each rank printed."""
     environ = clean_environ() | {"PROPHET_SCHEDULER": "prophet", "TORCH_FR_BUFFER_SIZE": "2000"}
-    port = free_port()
-    environs = [environ | torchrun_variables(rank, 2, port) for rank in range(2)]
-    printed = run_together([[sys.executable, "-P", str(CASE)]] * 2, environs, 120)
-    return [json.loads(text.splitlines()[-1]) for text in printed]
+    port, folder = free_port(), tmp_path_factory.mktemp("tools")
+    places = [folder / f"rank{rank}" for rank in range(2)]
+    run_ranks(
+        {place: ([str(CASE)], environ | torchrun_variables(rank, 2, port)) for rank, place in enumerate(places)}, 120
+    )
+    return [json.loads((place / "log").read_text().splitlines()[-1]) for place in places]
 
 
 def test_a_script_can_ask_what_its_job_does(said: list[dict[str, Any]]) -> None:

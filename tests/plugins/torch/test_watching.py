@@ -32,7 +32,7 @@ BYTES = 6 * (64 * 64 + 64) * 4
 
 
 @contextlib.contextmanager
-def job(folder: Path, settings: Mapping[str, str], port: int) -> Iterator[list[Forked]]:
+def job(folder: Path, settings: Mapping[str, str], port: int, program: Path = PROGRAM) -> Iterator[list[Forked]]:
     """Two ranks that train until the file `stop` is in the folder."""
     ranks = []
     for rank in range(2):
@@ -40,7 +40,7 @@ def job(folder: Path, settings: Mapping[str, str], port: int) -> Iterator[list[F
         place.mkdir()
         environ = clean_environ() | {"PROPHET_SCHEDULER": "prophet", "XDG_RUNTIME_DIR": str(folder)} | dict(settings)
         ranks.append(
-            ddp_server().fork([str(PROGRAM), str(folder / "stop")], place, environ | torchrun_variables(rank, 2, port))
+            ddp_server().fork([str(program), str(folder / "stop")], place, environ | torchrun_variables(rank, 2, port))
         )
     try:
         yield ranks

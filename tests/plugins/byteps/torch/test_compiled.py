@@ -16,12 +16,10 @@ from prophet_scheduler.frontends.torch import references
 from support.torch_network import (
     Network,
     batch,
-    loss_of,
     pair,
     peek,
     same,
     train,
-    twins_of,
     weight_of,
 )
 
@@ -110,20 +108,6 @@ def test_a_model_compiled_whole_waits_when_it_is_called_and_says_so(
     assert "compiled 100% of the trained parameters as one piece" in line
 
 
-def test_code_made_anew_while_updates_are_pending_changes_no_bit(network: Network) -> None:
-    """While torch.compile is at work, torch's optimizers would compute otherwise."""
-    twins = twins_of(network, lambda params: torch.optim.Adam(params, 0.1))
-    with_own_layers(twins.truth, twins.model)
-    in_place(twins.model, 2)
-    for some_model, some_optimizer in twins.sides:
-        train(some_model, some_optimizer, 0, 5)
-        graphs = counters["stats"]["unique_graphs"]
-        some_model(torch.ones(3, 6))
-        assert some_model is twins.truth or counters["stats"]["unique_graphs"] > graphs, "nothing was made anew"
-        train(some_model, some_optimizer, 5, 2)
-    assert twins.alike()
-
-
 @pytest.mark.parametrize(
     ("breaks", "why"),
     [(False, "uses parameters of others"), (True, "several graphs of a module, with Python between them")],
@@ -161,20 +145,3 @@ def test_compiled_code_finds_the_stack_of_modes_as_it_would_be_without_prophet(n
     model[2](model[1](model[0](batch(9)[0])))
     assert set(heights) == {0}
     assert references.watching_here(), "others are still pending"
-
-
-def test_an_update_that_a_loss_needs_is_made_before_a_compiled_block_runs(network: Network) -> None:
-    """Compiled code gets parameters, and not the values that they had."""
-    twins = pair(network)
-    with_own_layers(twins.truth, twins.model)
-    twins.model[0].compile(backend="aot_eager")
-    losses: list[list[float]] = []
-    for some_model, some_optimizer in twins.sides:
-        losses.append([])
-        for number in range(2, 8):
-            some_optimizer.zero_grad()
-            loss = loss_of(some_model, number)
-            loss.backward()  # type: ignore[no-untyped-call]
-            some_optimizer.step()
-            losses[-1].append(loss.item())
-    assert losses[0] == losses[1]

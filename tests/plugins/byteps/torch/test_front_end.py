@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import copy
 import itertools
 import sys
@@ -27,7 +26,6 @@ from support.torch_network import (
     make_model,
     pair,
     peek,
-    plain_sgd,
     same,
     same_model,
     train,
@@ -73,25 +71,6 @@ def test_every_optimizer_to_the_last_bit(any_order: Network, make: Any, settings
 
 
 @pytest.mark.parametrize("fusion", [False, True])
-def test_groups_and_schedulers(any_order: Network, fusion: bool) -> None:
-    """The scheduler runs right after step(): pending updates must not see its new rates."""
-    front_end.install(any_order, fusion)
-
-    def make(params: Any) -> torch.optim.Optimizer:
-        first, bias, *others = params
-        return ADAMW([{"params": [first, bias], "lr": 0.05}, {"params": others, "weight_decay": 0.1}], 0.01)
-
-    def scheduler(optimizer: torch.optim.Optimizer) -> Any:
-        return torch.optim.lr_scheduler.OneCycleLR(optimizer, [0.1, 0.02], total_steps=8)
-
-    truth, plain, model, optimizer = twins = twins_of(any_order, make)
-    assert isinstance(optimizer, ADAMW)
-    train(truth, plain, scheduler=scheduler(plain.optimizer))
-    train(model, optimizer, scheduler=scheduler(optimizer))
-    assert twins.alike()
-
-
-@pytest.mark.parametrize("fusion", [False, True])
 def test_half_precision_has_the_bits_of_bytepss_and_half_of_the_bytes(any_order: Network, fusion: bool) -> None:
     """Compression.fp16 rounds a gradient, BytePS averages what it rounded, and the average is put back."""
     front_end.install(any_order, fusion)
@@ -102,34 +81,6 @@ def test_half_precision_has_the_bits_of_bytepss_and_half_of_the_bytes(any_order:
     assert twins.alike()
     ranges = set(any_order.memory.values())
     assert sum(end - begin for begin, end in ranges) == sum(param.nbytes for param in twins.model.parameters()) // 2
-
-
-def test_half_precision_and_gradients_that_a_program_looks_at(network: Network) -> None:
-    twins = twins_of(network, plain_sgd, half=torch.float16)
-    for number in range(4):
-        for model, optimizer in twins.sides:
-            optimizer.zero_grad()
-            loss_of(model, number).backward()
-            optimizer.synchronize()
-        for mine, other in zip(twins.model.parameters(), twins.truth.parameters(), strict=True):
-            assert torch.equal(gradient_of(mine), gradient_of(other))
-            assert gradient_of(mine).dtype == torch.float32
-        for model, optimizer in twins.sides:
-            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-            optimizer.step()
-    assert twins.alike()
-
-
-def test_scheduler_of_the_optimizer_before_wrapping(network: Network) -> None:
-    truth, model = make_model(), make_model()
-    bare = torch.optim.SGD(model.parameters(), 0.1)
-    schedule = torch.optim.lr_scheduler.StepLR(bare, 1, 0.5)
-    optimizer = wrap(network, model, bare)
-    plain = Plain(torch.optim.SGD(truth.parameters(), 0.1))
-    train(model, optimizer, scheduler=schedule)
-    train(truth, plain, scheduler=torch.optim.lr_scheduler.StepLR(plain.optimizer, 1, 0.5))
-    assert not network.fell_back
-    assert same_model(model, truth)
 
 
 def test_step_returns_while_gradients_fly_and_forward_waits_layer_by_layer(network: Network) -> None:
@@ -217,26 +168,6 @@ def test_accumulation(any_order: Network) -> None:
             loss_of(twins.model, number).backward()
 
 
-@pytest.mark.parametrize("skip", [True, False])
-def test_clipping(any_order: Network, skip: bool) -> None:
-    twins = pair(any_order)
-    pushes = len(any_order.pushed)
-    for number in range(2, 6):
-        norms = []
-        for some_model, some_optimizer in twins.sides:
-            some_optimizer.zero_grad()
-            loss_of(some_model, number).backward()
-            some_optimizer.synchronize()
-            norms.append(nn.utils.clip_grad_norm_(some_model.parameters(), 0.1))
-            with some_optimizer.skip_synchronize() if skip else contextlib.nullcontext():
-                some_optimizer.step()
-        assert norms[0] == norms[1]
-    assert len(any_order.pushed) == pushes + 4 * 8 * (1 if skip else 2), "as BytePS's step() does"
-    assert twins.alike()
-    twins.train(6)
-    assert twins.alike()
-
-
 class Branches(nn.Module):
     """Parameters that take part in some iterations only, are tied, or frozen."""
 
@@ -318,23 +249,6 @@ def test_step_hooks_run_around_the_step_and_around_the_inner_one_which_has_avera
     assert same(calls[1:], [[p.grad for p in truth.parameters()], updated, updated])
 
 
-@pytest.mark.parametrize("settings", [{}, {"fused": True}])
-def test_grad_scaler(network: Network, settings: dict[str, Any]) -> None:
-    twins = twins_of(network, lambda params: SGD(params, 0.1, momentum=0.9, **settings))
-    for model, optimizer in twins.sides:
-        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-        for number in range(5):
-            optimizer.zero_grad()
-            scaler.scale(loss_of(model, number)).backward()
-            optimizer.synchronize()
-            own = optimizer.optimizer if optimizer is twins.plain else optimizer
-            scaler.unscale_(own)
-            with optimizer.skip_synchronize():
-                scaler.step(own)
-            scaler.update()
-    assert twins.alike()
-
-
 @pytest.mark.parametrize("end", ["shutdown", "suspend"])
 def test_the_last_updates_arrive_before_byteps_shuts_down(network: Network, end: str) -> None:
     twins = pair(network)
@@ -409,29 +323,6 @@ def test_the_end_waits_for_what_others_need_and_not_for_what_they_owe(
     assert caplog.messages == said * (not waits)
     network.shut_down = network.acknowledged = False  # for the fixture's own end
     down_s = iter(())
-
-
-def test_strides_of_the_parameter_are_kept(network: Network) -> None:
-    def make() -> nn.Sequential:
-        torch.manual_seed(2)
-        made: Any = nn.Sequential(nn.Conv2d(1, 4, (2, 3)), nn.Conv2d(4, 3, 1), nn.Flatten(), nn.Linear(3, 3))
-        strided: nn.Sequential = made.to(memory_format=torch.channels_last)  # torch's annotations have no such keyword
-        return strided
-
-    def run(model: nn.Module, optimizer: Any) -> None:
-        for number in range(4):
-            optimizer.zero_grad()
-            inputs, labels = batch(number)
-            nn.functional.cross_entropy(model(inputs.view(8, 1, 2, 3)), labels).backward()
-            optimizer.step()
-
-    truth, model = make(), make()
-    run(truth, Plain(torch.optim.Adam(truth.parameters(), 0.01)))
-    optimizer = wrap(network, model, torch.optim.Adam(model.parameters(), 0.01))
-    run(model, optimizer)
-    assert same_model(model, truth)
-    state = optimizer.state[weight_of(model[1])]["exp_avg"]
-    assert state.stride() == weight_of(model[1]).stride()
 
 
 def test_a_fused_tensor_leaves_when_its_last_member_is_ready(network: Network) -> None:

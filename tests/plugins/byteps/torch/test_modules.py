@@ -34,7 +34,6 @@ from support.torch_network import (
     Twins,
     batch,
     check_that_nothing_stays,
-    gradient_of,
     install,
     loss_of,
     make_model,
@@ -144,17 +143,6 @@ def test_backward_and_step_return_while_averages_fly(network: Any) -> None:
     assert network.parallel.registered == 0
 
 
-def test_who_looks_at_a_gradient_waits_for_it(network: Any) -> None:
-    truth, _, ddp, _ = twins = pair(network)
-    for number in range(5):
-        norms = clip(twins, number)
-        assert torch.equal(*norms)
-        for mine, other in zip(ddp.parameters(), truth.parameters(), strict=True):
-            assert torch.equal(gradient_of(mine), gradient_of(other))
-        step(twins)
-    assert twins.alike()
-
-
 def test_clipping_by_the_norm_of_all_is_seen_and_not_watched_for_good(network: Any) -> None:
     twins = pair(network)
     rounds: Any = modules.rounds_of(twins.model)
@@ -165,18 +153,6 @@ def test_clipping_by_the_norm_of_all_is_seen_and_not_watched_for_good(network: A
     assert rounds._keyed._waits.holds and not rounds._probation.watches
     twins.train(IN_VAIN + 2, STEPS + LEAST_ALIKE + 1)
     assert network.flying and not rounds._keyed._waits.holds
-    assert twins.alike()
-
-
-def test_gradients_within_no_sync_are_averaged_with_the_next(network: Any) -> None:
-    twins = pair(network)
-    for number in range(5):
-        for model, optimizer in twins.sides:
-            optimizer.zero_grad()
-            with twins.model.no_sync():
-                loss_of(model, 2 * number).backward()
-            loss_of(model, 2 * number + 1).backward()
-            optimizer.step()
     assert twins.alike()
 
 
@@ -226,20 +202,6 @@ def test_a_branch_that_is_skipped_has_the_others_average_after_synchronize(netwo
             twins.model.synchronize()
         twins.optimizer.step()
         twins.plain.step()
-    assert twins.alike()
-
-
-def test_gradients_of_no_sync_alone_are_averaged_by_synchronize(network: Any) -> None:
-    twins = pair(network)
-    for number in range(5):
-        for model, optimizer in twins.sides:
-            optimizer.zero_grad()
-            with twins.model.no_sync():
-                loss_of(model, number).backward()
-        for _ in range(1 + number % 2):
-            twins.model.synchronize()
-            twins.plain.synchronize()
-        step(twins)
     assert twins.alike()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -45,40 +44,6 @@ def test_names_of_parameters_make_no_difference(network: Network) -> None:
     (batch(0)[0] @ weights[0] @ weights[1]).sum().backward()
     optimizer.step()
     assert len(set(network.declared)) == len(network.declared) == 4
-
-
-def adversaries() -> tuple[nn.Module, nn.Module]:
-    torch.manual_seed(4)
-    return nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6)), nn.Sequential(
-        nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 1)
-    )
-
-
-def play(generator: nn.Module, critic: nn.Module, optimizers: Sequence[Any]) -> None:
-    """A WGAN's loop: the critic's weights are clipped through its optimizer's groups."""
-    for number in range(6):
-        noise, real = batch(number)[0], batch(number + 50)[0]
-        critic.requires_grad_(True)
-        optimizers[1].zero_grad()
-        (critic(generator(noise).detach()).mean() - critic(real).mean()).backward()
-        optimizers[1].step()
-        groups = getattr(optimizers[1], "optimizer", optimizers[1]).param_groups
-        for group in groups:
-            for p in group["params"]:
-                p.data.clamp_(-0.1, 0.1)
-        critic.requires_grad_(False)
-        optimizers[0].zero_grad()
-        (-critic(generator(noise)).mean()).backward()
-        optimizers[0].step()
-
-
-def test_a_gan_with_clipped_weights(any_order: Network) -> None:
-    truths, models = adversaries(), adversaries()
-    play(*truths, [Plain(SGD(truth.parameters(), 0.1)) for truth in truths])
-    wrapped = [wrap(any_order, model, SGD(model.parameters(), 0.1)) for model in models]
-    play(*models, wrapped)
-    assert any_order.flying
-    assert all(map(same_model, models, truths))
 
 
 def test_two_optimizers_of_one_model_step_in_the_order_of_the_program(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import copy
-import gc
 import io
 import weakref
 from collections.abc import Callable
@@ -14,7 +13,6 @@ import pytest
 import torch
 from torch import nn
 
-from prophet_scheduler.frontends.torch import guards as torch_guards
 from support.torch_network import (
     Network,
     Plain,
@@ -92,18 +90,6 @@ def test_evaluation_between_two_steps(network: Network, mode: Callable[[], Any])
     assert twins.alike()
 
 
-def test_checkpoint_and_resume_between_two_steps(network: Network) -> None:
-    _, _, model, optimizer = twins = pair(network)
-    twins.train(2, 3)
-    kept = copy.deepcopy((optimizer.state_dict(), dict(model.state_dict())))
-    train(model, optimizer, 5, 1)
-    assert network.flying
-    model.load_state_dict(kept[1])
-    optimizer.load_state_dict(kept[0])
-    twins.train(5, 3)
-    assert twins.alike()
-
-
 class Functional(nn.Module):
     """Uses a layer's weight without calling the layer, before the layer's own call."""
 
@@ -170,26 +156,6 @@ def test_what_is_back_is_updated_in_one_call_and_the_rest_is_not_waited_for(
     assert twins.alike()
 
 
-def test_a_program_that_knows_no_modules_overlaps_too(any_order: Network) -> None:
-    def run(wrapped: bool) -> list[torch.Tensor]:
-        torch.manual_seed(8)
-        weights = [torch.randn(6, 6, requires_grad=True), torch.randn(6, 3, requires_grad=True)]
-        bare: Any = torch.optim.SGD(weights, 0.1, momentum=0.9)
-        if wrapped:
-            bare = any_order.DistributedOptimizer(bare, [("a", weights[0]), ("b", weights[1])])
-        optimizer = bare if wrapped else Plain(bare)
-        for number in range(5):
-            inputs, labels = batch(number)
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(inputs @ weights[0] @ weights[1], labels).backward()
-            optimizer.step()
-        assert bool(any_order.flying) is wrapped
-        optimizer.zero_grad()
-        return [weight.detach().clone() for weight in weights]
-
-    assert same(run(True), run(False))
-
-
 def test_a_use_that_was_missed_brings_the_barrier_back(network: Network, caplog: pytest.LogCaptureFixture) -> None:
     _, _, model, optimizer = pair(network)
     weight = weight_of(model[0])
@@ -211,16 +177,6 @@ def test_a_use_that_was_missed_brings_the_barrier_back(network: Network, caplog:
     assert not network.flying
 
 
-def test_a_model_that_is_gone_leaves_nothing(network: Network) -> None:
-    gc.collect()
-    before = len(torch_guards._watched)
-    truth, plain, model, optimizer = pair(network)
-    assert len(torch_guards._watched) == before + 8
-    del truth, plain, model, optimizer
-    gc.collect()
-    assert len(torch_guards._watched) == before
-
-
 def test_a_model_that_is_gone_with_updates_to_come_leaves_nothing_once_they_are_back(network: Network) -> None:
     def start() -> None:
         _, _, model, optimizer = pair(network)
@@ -236,32 +192,6 @@ def test_a_dropped_optimizer_leaves_the_model_to_the_next_one(network: Network) 
     train(truth, plain, 2, 3)
     train(model, optimizer, 2, 3)
     assert same_model(model, truth)
-
-
-def test_a_copied_optimizer_is_a_plain_one(network: Network) -> None:
-    truth, plain, model, optimizer = twins = pair(network)
-    twins.train(2, 1)
-    both = copy.deepcopy((model, optimizer))
-    file = io.BytesIO()
-    torch.save(optimizer, file)
-    file.seek(0)
-    for copied in (both[1], torch.load(file, weights_only=False)):
-        assert type(copied) is torch.optim.SGD
-        assert same(copied.state_dict(), plain.optimizer.state_dict())
-    train(truth, plain, 3, 2)
-    train(both[0], Plain(both[1]), 3, 2)
-    assert same_model(both[0], truth)
-
-
-def test_the_program_may_drop_the_optimizer_with_updates_to_come(network: Network) -> None:
-    truth, plain, model, optimizer = pair(network)
-    train(truth, plain, 2, 1)
-    train(model, optimizer, 2, 1)
-    del optimizer
-    gc.collect()
-    assert network.flying
-    assert same_model(model, truth)
-    assert not network.flying
 
 
 def test_what_takes_the_place_of_a_cleared_gradient_waits_for_nothing(network: Network) -> None:

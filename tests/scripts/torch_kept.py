@@ -1,10 +1,12 @@
-"""Parameters that the script took before training are read or written after each step."""
+"""Parameters that the script took before training are read or written after each step, and gradients are looked at
+after it, kept, or cleared by the script itself.
+"""
 
 import numpy as np
 import torch
 from torch import nn
 from torch.utils import dlpack
-from ways import adam, batch, loss_of, run_byteps, train, way
+from ways import adam, backward, batch, loss_of, run_byteps, train, way
 
 
 @way(make=lambda params: torch.optim.RMSprop(params, lr=1e-2))
@@ -35,17 +37,6 @@ def decay_by_an_operator(model, optimizer):
         with torch.no_grad():
             for p in weights:
                 p -= 0.05 * p
-
-
-@way()
-def moving_average(model, optimizer):
-    params = [p for p in model.parameters() if p.requires_grad]
-    shadow = [p.detach().clone() for p in params]
-    for _ in range(6):
-        train(model, optimizer)
-        for average, p in zip(shadow, params, strict=True):
-            average.sub_((average - p.detach()) * 0.1)
-    return shadow
 
 
 @way()
@@ -179,6 +170,104 @@ def penalty_before_forward(model, optimizer):
         optimizer.step()
         penalties.append(float(penalty.detach()))
     return penalties
+
+
+@way()
+def norms_after_the_step(model, optimizer):
+    params, norms = list(model.parameters()), []
+    for _ in range(6):
+        train(model, optimizer)
+        norms.append([p.grad.norm().item() for p in params])
+    return norms
+
+
+def kept(model, optimizer, keep, read):
+    """Gradients that were taken once: they are cleared in place, so the tensors stay the same."""
+    views, seen = None, []
+    for _ in range(6):
+        optimizer.zero_grad(set_to_none=False)
+        backward(model)
+        if views is None:
+            views = [keep(p.grad) for p in model.parameters()]
+        optimizer.step()
+        seen.append([read(view) for view in views])
+    return seen
+
+
+@way()
+def gradients_from_before(model, optimizer):
+    return kept(model, optimizer, lambda grad: grad, lambda grad: float(grad.norm()))
+
+
+@way()
+def gradients_arrays_from_before(model, optimizer):
+    return kept(model, optimizer, lambda grad: grad.numpy(), lambda view: np.abs(view).sum())
+
+
+@way()
+def gradients_cleared_by_hand(model, optimizer):
+    """Over a kept list, in the two ways that tutorials show."""
+    params, losses = list(model.parameters()), []
+    for iteration in range(8):
+        for p in params:
+            if p.grad is not None:
+                if iteration % 2:
+                    p.grad.detach_()
+                    p.grad.zero_()
+                else:
+                    p.grad = None
+        losses.append(backward(model))
+        optimizer.step()
+    return losses
+
+
+@way(make=adam)
+def gradients_cleared_late(model, optimizer):
+    """Between forward and backward, by the optimizer and by the model, or right after the step."""
+    losses = []
+    for iteration in range(8):
+        loss = loss_of(model, *batch())
+        if iteration % 3 == 0:
+            optimizer.zero_grad()
+        elif iteration % 3 == 1:
+            model.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if iteration % 3 == 1:
+            optimizer.zero_grad(set_to_none=True)
+        losses.append(loss.item())
+    return losses
+
+
+@way()
+def gradients_changed_by_hooks(model, optimizer):
+    """Hooks that the script adds once the optimizer is wrapped run before a gradient leaves."""
+    for number, p in enumerate(model.parameters()):
+        p.register_post_accumulate_grad_hook(in_place if number % 2 else replaced)
+    for _ in range(6):
+        train(model, optimizer)
+
+
+def in_place(param):
+    param.grad.mul_(0.5)
+
+
+def replaced(param):
+    param.grad = param.grad * 0.5
+
+
+@way()
+def gradients_replaced_after_they_left(model, optimizer):
+    """The script finds averages in its own tensors."""
+    norms = []
+    for _ in range(6):
+        optimizer.zero_grad()
+        backward(model)
+        for p in model.parameters():
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+        norms.append([float(p.grad.norm()) for p in model.parameters()])
+    return norms
 
 
 run_byteps()
