@@ -22,7 +22,7 @@ for iteration in range(40):
     optimizer.zero_grad(set_to_none=iteration % 3 > 0)
     nn.functional.mse_loss(ddp(inputs), targets).backward()
     way = iteration % 8
-    for param in {2: params[:1], 3: params}.get(way, []) if dist.get_rank() == 0 else ():  # As a rank that logs does.
+    for param in {2: params[:1], 3: params}.get(way, []) if dist.get_rank() == 1 else ():  # As a rank that logs does.
         param.grad.norm().item()
     if way < 4:
         seen.append(clip_grad_norm_(params, 0.3))
