@@ -213,8 +213,9 @@ def test_lists_of_numbers_of_a_tensor_kept_from_before_are_seen_at_any_depth(use
 
 def test_a_tensor_made_of_one_from_before_is_seen(used: Used, pending: torch.Tensor) -> None:
     with references.blind():
-        whole = TwoTensor(torch.ones(3, 3), TwoTensor(torch.ones(3, 3), pending.detach()))
-        other = TwoTensor(torch.ones(3, 3), torch.ones(3, 3))
+        both: Any = TwoTensor
+        whole = both(torch.ones(3, 3), both(torch.ones(3, 3), pending.detach()))
+        other = both(torch.ones(3, 3), torch.ones(3, 3))
     other + 1
     assert not used
     for action in (lambda: whole + 1, lambda: torch.stack([other, whole]), lambda: whole.clone()):

@@ -121,7 +121,8 @@ def _total_of(gradients: Sequence[torch.Tensor], order: float) -> torch.Tensor |
     with references.at_work(), torch.no_grad():
         norms: torch.Tensor | None = rounds.norms(slots, order)
         if norms is not None and _are_of(norms, slots, order):
-            return torch.linalg.vector_norm(norms, order)
+            total: torch.Tensor = torch.linalg.vector_norm(norms, order)
+            return total
     rounds.settle(slots)  # torch will read them all; watching then ends if nothing else is awaited.
     return None
 
@@ -149,7 +150,8 @@ def _are_of(norms: torch.Tensor, slots: Sequence[Slot], order: float) -> bool:
     if not read:
         return True
     with references.unhandled():
-        own = torch.stack(torch._foreach_norm([slots[place].param.grad for place in read], order))
+        grads = [grad for place in read if (grad := slots[place].param.grad) is not None]
+        own = torch.stack(torch._foreach_norm(grads, order))
         return torch.allclose(norms[read], own, rtol=ROUNDING, atol=0.0, equal_nan=True)
 
 

@@ -130,10 +130,11 @@ def why_not_late(optimizer: torch.optim.Optimizer, shared: bool = False) -> str 
     params = [param for group in optimizer.param_groups for param in group["params"]]
     if len(set(map(id, params))) != len(params):
         return "a parameter is in it twice"
-    for kind in {type(getattr(param, "_local_tensor", param)) for param in params}:
+    kinds: set[Any] = {type(getattr(param, "_local_tensor", param)) for param in params}
+    for each in kinds:
         # Its code may use random numbers, which are the program's, and memory that torch shows nobody.
-        if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # type: ignore[comparison-overlap]
-            return f"a parameter is a {kind.__name__}, which computes in a way of its own"
+        if each.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+            return f"a parameter is a {each.__name__}, which computes in a way of its own"
     return too_old() or None
 
 

@@ -37,7 +37,7 @@ def watch(may_reach_all: Callable[[], None], sends: Callable[[torch.Tensor], Non
     """
     from torch._functorch import eager_transforms, vmap
 
-    between.call_before(torch._C._nested, "nested_tensor", _look_at)
+    between.call_before(vars(torch._C)["_nested"], "nested_tensor", _look_at)
 
     if torch.distributed.is_available():
         kinds = torch.distributed.ProcessGroup, torch._C._distributed_c10d.Backend
