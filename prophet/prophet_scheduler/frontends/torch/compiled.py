@@ -12,11 +12,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+
+from prophet_scheduler.frontends.notices import warn_once
+
+if TYPE_CHECKING:
+    from prophet_scheduler.frontends.torch.arena import Slot
 
 
 class _Here(threading.local):
@@ -26,9 +32,14 @@ class _Here(threading.local):
     makes_code = False
 
 
+MOST_OF_ALL = 0.5
+"""Share of all bytes above which a single compiled module leaves little for forward to wait for separately."""
+
 here = _Here()
 _kinds: list[type] = []
 """Types returned by torch.compile(module); empty before `watch`."""
+_looked_at: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+"""Compiled modules whose share of all bytes has been checked."""
 
 
 def is_compiled(module: nn.Module) -> bool:
@@ -42,6 +53,24 @@ def parameters_of(module: nn.Module) -> Iterator[torch.Tensor]:
         for param in part._parameters.values():
             if param is not None:
                 yield param
+
+
+def tell_of_whole(module: nn.Module, slots: Callable[[], Sequence[Slot]]) -> None:
+    """Warn once if a compiled module has most of what is averaged. `slots` returns those of all parameters."""
+    if module in _looked_at:
+        return
+    params, known = {id(param) for param in parameters_of(module)}, slots()
+    together = {slot.rounds for slot in known if id(slot.param) in params}
+    if not together:
+        return
+    _looked_at.add(module)
+    sizes = {id(slot.param): slot.param.nbytes for slot in known if slot.rounds in together}
+    share = sum(sizes[param] for param in params & sizes.keys()) / sum(sizes.values())
+    if share > MOST_OF_ALL:
+        warn_once(
+            f"torch.compile compiled {share:.0%} of the trained parameters as one piece, whose forward pass waits for "
+            "all of their updates; compiled block by block, each block would wait only for its own"
+        )
 
 
 @contextlib.contextmanager

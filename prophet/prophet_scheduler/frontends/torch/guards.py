@@ -77,10 +77,6 @@ _some_dropped = False
 """True if the program has dropped parameters of modules that it had dropped before."""
 _graphs_are_told = False
 """True if this torch reveals what its compiled code uses."""
-MOST_OF_ALL = 0.5
-"""Share of all bytes above which a single compiled module leaves little for forward to wait for separately."""
-_looked_at: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-"""Compiled modules whose share of all bytes has been checked."""
 _BY_MODES = nn.MultiheadAttention, nn.TransformerEncoder, nn.TransformerEncoderLayer
 """Modules that compute other bits in evaluation while a function mode is set."""
 
@@ -505,7 +501,7 @@ def _call_unwatched(call: Callable[..., Any], module: nn.Module, args: Any, kwar
         _flush_all()
         with references.aside():
             return call(module, *args, **kwargs)
-    _tell_of_whole(module)
+    compiled.tell_of_whole(module, lambda: [slot for watched in _watched.values() for slot in watched.slots])
     several = functools.partial(
         _wait_from_now_on, "torch.compile made several graphs of a module, with Python between them"
     )
@@ -513,28 +509,6 @@ def _call_unwatched(call: Callable[..., Any], module: nn.Module, args: Any, kwar
         result = call(module, *args, **kwargs)
     leave_references()
     return result
-
-
-def _tell_of_whole(module: nn.Module) -> None:
-    if module in _looked_at:
-        return
-    own = {id(param): slot for param in compiled.parameters_of(module) for slot in slots_of(param)[:1]}
-    if not own:
-        return
-    _looked_at.add(module)
-    together = {slot.rounds for slot in own.values()}
-    everything = {
-        id(slot.param): slot.param.nbytes
-        for watched in _watched.values()
-        for slot in watched.slots
-        if slot.rounds in together
-    }
-    share = sum(everything.get(param, 0) for param in own) / sum(everything.values())
-    if share > MOST_OF_ALL:
-        warn_once(
-            f"torch.compile compiled {share:.0%} of the trained parameters as one piece, whose forward pass waits for "
-            "all of their updates; compiled block by block, each block would wait only for its own"
-        )
 
 
 def _before_compilation() -> None:
