@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from prophet_scheduler.core.bound import lower_bound_s
+from prophet_scheduler.core.network import Network
 from prophet_scheduler.lab.iterations import MEANS
 from prophet_scheduler.lab.records import Results, read_results, write_results
 from prophet_scheduler.lab.results import failures, lower_bound, summarize
@@ -118,6 +119,13 @@ def test_the_cost_is_that_of_the_workers_that_learn(tmp_path: Path) -> None:
     assert agent["network"]["bandwidth"] == 31e6
     nobody = {"ddp-prophet": [Run(Path("nowhere"), workers, (idle, idle))]}
     assert summary(tmp_path, nobody)["cells"][0]["policies"]["ddp-prophet"]["agent"]["cpu_share"] == 0.0
+
+
+def test_the_network_is_the_slowest_that_a_worker_measured(tmp_path: Path) -> None:
+    workers = tuple(worker_record([1.0] * 5) for _ in range(3))
+    statuses = (agent_status(), agent_status(network=Network(29e6, 0.0, 0.0)), agent_status(network=None))
+    agent = summary(tmp_path, {"prophet": [Run(Path("nowhere"), workers, statuses)]})["cells"][0]["policies"]["prophet"]
+    assert agent["agent"]["network"]["bandwidth"] == 29e6
 
 
 def test_a_config_for_another_engine_is_compared_with_that_engines_stock(tmp_path: Path) -> None:

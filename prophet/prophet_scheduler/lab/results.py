@@ -252,13 +252,14 @@ def _agent(runs: Sequence[Run]) -> AgentCost:
     learning = [(worker, status) for worker, status in pairs if status.agent_cpu_s > 0] or pairs
     shares = [status.agent_cpu_s / sum(worker.iteration_s) for worker, status in learning]
     statuses = [status for _, status in learning]
+    networks = [status.network for status in statuses if status.network is not None]
     return AgentCost(
         cpu_share=median(shares),
         plans=max(status.plans for status in statuses),
         watchdog_releases=sum(status.hook.watchdog_releases for status in statuses if status.hook is not None),
         push_credit=statuses[-1].push_credit,
         partition_bytes=statuses[-1].partition_bytes,
-        network=statuses[-1].network,
+        network=min(networks, key=lambda network: network.bandwidth, default=None),
     )
 
 

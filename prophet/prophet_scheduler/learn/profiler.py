@@ -205,6 +205,7 @@ class JobProfiler:
         self._rounds = RoundSplitter() if sees_rounds else None
         self._rows: deque[ObservedIteration] = deque(maxlen=WINDOW)
         self._begin_s: float | None = None
+        self._ended_s = np.nan  # end of the last iteration's backward pass
         self._took_s: list[float] = []
         self._seen = 0
         self._forward_ends: deque[float] = deque(maxlen=MOST_FORWARDS)
@@ -251,7 +252,7 @@ class JobProfiler:
         self._before = self.latest
         self._splitter.restart()
         self._rows.clear()
-        self._begin_s, self._took_s = None, []
+        self._begin_s, self._ended_s, self._took_s = None, np.nan, []
         self._seen = 0
         self.warmed_up_s = None
         self._returned = self._returned[:0]
@@ -281,11 +282,11 @@ class JobProfiler:
         if self._begin_s is not None and (self._before is not None or self._seen > self.warm_up + 1):
             self._took_s.append(row.begin_s - self._begin_s)
         self._begin_s = row.begin_s
+        before, self._ended_s = self._ended_s, float(row.times.max())
         if self._seen <= self.warm_up:
             if self._seen == self.warm_up:
-                self.warmed_up_s = float(row.times.max())
+                self.warmed_up_s = self._ended_s
             return
-        before = float(self._rows[-1].times.max()) if self._rows else self.warmed_up_s or row.begin_s
         times = self._returned["time_s"]
         returned = self._returned[(times > before) & (times <= row.begin_s)]
         self._returned = self._returned[times > row.begin_s]

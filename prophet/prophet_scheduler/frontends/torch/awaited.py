@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from prophet_scheduler.forks import LivingSet, free_in_forks
+from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import clipping, life, references
@@ -36,7 +36,6 @@ WAIT_LIMIT_S = 0.05
 """Maximum sleep in seconds between two checks for an event that is also announced."""
 
 logger = logging.getLogger("prophet_scheduler")
-_living: LivingSet[AwaitedRounds] = LivingSet()
 _before: list[Callable[[Sequence[Any]], None]] = []
 _running: set[int] = set()
 """Threads with a backward pass begun by Python that has not returned."""
@@ -91,7 +90,6 @@ class AwaitedRounds(AverageSource):
         """Detect the end of each backward pass and every use of parameters and gradients from now on."""
         watch_backward()
         clipping.install(living)
-        _living.add(self)
         torch_guards.watch(self, self._slots)
 
     def retire(self) -> None:
@@ -330,7 +328,7 @@ class AwaitedRounds(AverageSource):
         waits for them. Return True if the program has already had an error for it.
         """
         told = self._told
-        for rounds in _living:
+        for rounds in living():
             rounds._told = True
             if rounds.failed:
                 rounds._give_up()
@@ -444,16 +442,16 @@ def watch_backward(within: Callable[[], bool] | None = None) -> None:
                 return original(*args, **kwargs)
         finally:
             _running.discard(thread)
-            for rounds in sorted(_living, key=lambda rounds: rounds.number):  # in the same order on all ranks
+            for rounds in sorted(living(), key=lambda rounds: rounds.number):  # in the same order on all ranks
                 rounds.backward_ends()
             torch_guards.watch_thread()
 
     autograd._engine_run_backward = run
 
 
-def living() -> Iterable[AwaitedRounds]:
+def living() -> list[AwaitedRounds]:
     """Return the rounds of all living modules."""
-    return _living
+    return [owner for owner in torch_guards.owners() if isinstance(owner, AwaitedRounds)]
 
 
 def _seen_within() -> contextlib.AbstractContextManager[None]:
