@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from prophet_scheduler.core.profile import GradientProfile, Profile
-from prophet_scheduler.core.steps import find_steps
+from prophet_scheduler.core.profile import GradientProfile, Profile, find_steps
 from prophet_scheduler.lab.config import Cell, load_experiment
 from prophet_scheduler.lab.job_config import SyntheticJob
 from prophet_scheduler.lab.records import read_worker

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from prophet_scheduler.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, QueueKind
-from prophet_scheduler.core.steps import find_steps
+from prophet_scheduler.core.profile import find_steps
 from prophet_scheduler.learn.profiler import JobProfiler
 from support.profiles import resnet50
 from support.virtual import events, iteration

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prophet_scheduler.core.steps import find_steps
+from prophet_scheduler.core.profile import find_steps
 from prophet_scheduler.models import zoo
 from support.golden import Golden, Json
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from prophet_scheduler.core.profile import Profile
-from prophet_scheduler.core.steps import find_steps
+from prophet_scheduler.core.profile import Profile, find_steps
 from prophet_scheduler.lab.config import load_experiment
 from prophet_scheduler.lab.job_config import SyntheticJob
 from prophet_scheduler.lab.jobs.record import WorkerRecord, write_record

@@ -138,7 +138,7 @@ def profile(
 ) -> None:
     """Show when a job's gradients are generated: its stepwise pattern."""
     from prophet_scheduler.cli.profiles_view import profile_table
-    from prophet_scheduler.core.steps import find_steps
+    from prophet_scheduler.core.profile import find_steps
     from prophet_scheduler.lab.screen import screen
     from prophet_scheduler.models.profiles import load_profile
 

@@ -1,14 +1,13 @@
 """View of a profile: a table of its steps.
 
-Rule of this file: presentation. core/steps.py finds the steps.
+Rule of this file: presentation. core/profile.py finds the steps.
 """
 
 from __future__ import annotations
 
 from rich.table import Table
 
-from prophet_scheduler.core.profile import Profile
-from prophet_scheduler.core.steps import find_steps
+from prophet_scheduler.core.profile import Profile, find_steps
 
 
 def profile_table(profile: Profile) -> Table:

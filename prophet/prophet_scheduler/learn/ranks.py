@@ -24,8 +24,7 @@ from prophet_scheduler.core.arena import completions_at
 from prophet_scheduler.core.choice import IterationEnd
 from prophet_scheduler.core.cut import Block, Cut, blocks_of
 from prophet_scheduler.core.plan import Plan
-from prophet_scheduler.core.profile import GradientProfile, Profile
-from prophet_scheduler.core.steps import find_steps
+from prophet_scheduler.core.profile import GradientProfile, Profile, find_steps
 
 ALIKE = 0.5
 """Minimum correlation of ranks with the steps of backward for ranks to stay. Swapped modules correlate less; a gradient
