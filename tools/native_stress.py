@@ -62,7 +62,7 @@ def build(out: Path, source: Path, *flags: str, cache: Path | None = None) -> Pa
     """Compile a C++ program or library to `out`. If the source is the project's, keep the result in the folder `cache`
     (by default in the user's cache, like built engines), and reuse it if a build would give the same.
     """
-    compiler = ["g++", "-std=c++17", "-O1", "-g", "-pthread", f"-I{NATIVE}", *flags]
+    compiler = ["g++", "-std=c++17", "-O0", "-g", "-pthread", f"-I{NATIVE}", *flags]
     if not source.is_relative_to(ROOT):
         subprocess.run([*compiler, str(source), "-o", str(out), "-ldl"], check=True)
         return out

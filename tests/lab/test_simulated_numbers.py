@@ -1,5 +1,5 @@
-"""Simulated iterations to the last digit, held by golden files: one cell each of what the simulator knows, and each
-config of configs/papers/ in a shorter run.
+"""Simulated iterations to the last digit, held by golden files: one cell each of what the simulator knows, and every
+third cell of each config of configs/papers/ in a shorter run.
 """
 
 from __future__ import annotations
@@ -84,6 +84,6 @@ def held(cell: Cell, policy: Contender) -> Json:
 def test_no_digit_of_the_papers_tables_has_moved(config: Path, golden: Golden) -> None:
     cells: list[Json] = [
         {"setting": str(dict(cell.setting)), "policies": {policy.name: held(cell, policy) for policy in cell.policies}}
-        for cell in load_experiment(config).cells
+        for cell in load_experiment(config).cells[::3]
     ]
     golden.check(f"papers/{config.stem}", cells)
