@@ -16,7 +16,6 @@ import numpy as np
 
 from prophet_mlfabric.studies.tables import PAPER_TABLE_2, RingComparison
 from prophet_scheduler.core.bound import blocks_bound_s
-from prophet_scheduler.core.units import format_size, parse_size
 from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.lab.config import Cell
 from prophet_scheduler.lab.iterations import counted, rests_from, times_of
@@ -33,8 +32,6 @@ STOCK, OURS = engines()["ddp"].stock, engines()["ddp"].called_here("prophet")
 """Names of unmodified DDP and of DDP under Prophet."""
 P10_TO_P90, OF_MEDIAN = 2.563, 1.2533
 """Of a normal distribution: p90 - p10 in standard deviations; standard error of the median over that of the mean."""
-WARM_UP_ITERATIONS = 100
-"""Iterations after which memory growth counts: one-time allocations are done by then."""
 
 
 def joined(text: str) -> str:
@@ -213,18 +210,6 @@ def compared(points: Iterable[Point]) -> list[Row]:
     ]
 
 
-def sweep_grid(cell: CellResult, prefix: str = "bytescheduler-") -> str:
-    """Return the iteration times of policies PREFIX-CREDIT-PARTITION: a row per credit, a column per partition size."""
-    named = {name: name.removeprefix(prefix).split("-") for name in cell.times_s if name.startswith(prefix)}
-    times = {tuple(map(parse_size, sizes)): cell.times_s[name] for name, sizes in named.items()}
-    credits, partitions = (sorted({sizes[place] for sizes in times}) for place in (0, 1))
-    rows = [
-        (format_size(credit), *(shown(times.get((credit, partition))) for partition in partitions))
-        for credit in credits
-    ]
-    return table(("credit", *map(format_size, partitions)), rows)
-
-
 def samples_per_s(cell: CellResult, workers: int, name: str) -> float | None:
     """Return one worker's samples per second at rest, as papers report them; None if the policy failed."""
     policy = cell.measured(name)
@@ -280,19 +265,6 @@ def of_paper(name: str) -> float:
     """Return the paper's ratio to the ring for a cell such as `c1-n1`."""
     compute, _, network = name.upper().partition("-")
     return PAPER_TABLE_2[compute, network]
-
-
-def message_bytes(run: Row, role: str, messages: int) -> float | None:
-    """Return the growth in bytes per message, the slope of a line through the samples; None if there are too few."""
-    iterations, resident = np.array(run["iterations"]), np.array(run["resident"][role])
-    warm = iterations >= WARM_UP_ITERATIONS
-    return float(np.polyfit(iterations[warm], resident[warm], 1)[0]) / messages if warm.sum() >= 3 else None
-
-
-def megabytes_at(run: Row, role: str, iteration: int) -> float | None:
-    """Return the resident memory at the sample nearest to `iteration`; None if none is within a tenth of it."""
-    off = np.abs(np.array(run["iterations"], dtype=float) - iteration)
-    return float(run["resident"][role][off.argmin()]) / 1e6 if off.min(initial=np.inf) <= iteration / 10 else None
 
 
 def follows(data: Sequence[Row]) -> dict[str, float]:
