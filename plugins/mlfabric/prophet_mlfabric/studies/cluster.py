@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from prophet_mlfabric.ordering import Update
-from prophet_mlfabric.studies.agenda import Agenda
+from prophet_mlfabric.studies.agenda import Action, Agenda
 from prophet_mlfabric.studies.settings import Computations, Rates, Setting
 from prophet_mlfabric.studies.sharing import Shared
 from prophet_mlfabric.studies.transports import Carrier, Ring, Scheduled, Tree
@@ -145,14 +145,11 @@ class StudiedCluster:
         self.now_s = 0.0
         self.version = 0
         self._agenda = Agenda()
-        self.at = self._agenda.at
-        """Schedule an action for a time, in seconds."""
         self._numbers = itertools.count()
         self._stop, self._stopped = stop, False
-        self._iterations = math.inf if iterations is None else iterations
         self._computations = Computations(setting)
-        self._clocks = [0] * setting.workers
-        self._read_version = [0] * setting.workers
+        self._left = [math.inf if iterations is None else iterations] * setting.workers
+        """Updates that each worker still makes."""
         self._payloads: dict[int, tuple[int, Any]] = {}
         self._at_server: list[tuple[int, Update, Any]] = []
         self._transport = method.transport(self, rates)
@@ -169,18 +166,21 @@ class StudiedCluster:
         self.record.end_s = self.now_s
         return self.record
 
+    def at(self, time_s: float, action: Action) -> None:
+        """Schedule an action for a time, in seconds."""
+        self._agenda.at(time_s, action)
+
     # A worker's round: has_model, computed, applied (or dropped), wants_model.
 
     def has_model(self, worker: int, model: Any, version: int) -> None:
-        self._read_version[worker] = version
         self.learner.begin(worker, model, self.now_s)
         takes = self._computations.next_s(worker)
 
         def computed() -> None:
             payload, norm = self.learner.compute(worker, model)
-            number, machine, read = next(self._numbers), self.setting.machine_of(worker), self._read_version[worker]
+            number, machine = next(self._numbers), self.setting.machine_of(worker)
             self._payloads[number] = worker, payload
-            self._transport.push(worker, Update(number, machine, self.setting.model_bytes, read, norm))
+            self._transport.push(worker, Update(number, machine, self.setting.model_bytes, version, norm))
 
         self.at(self.now_s + takes, computed)
 
@@ -223,8 +223,8 @@ class StudiedCluster:
         return self._payloads[update.id][1]
 
     def _next_round(self, worker: int) -> None:
-        self._clocks[worker] += 1
-        if self._clocks[worker] < self._iterations:
+        self._left[worker] -= 1
+        if self._left[worker] > 0:
             self._transport.pull(worker)
-        elif min(self._clocks) >= self._iterations:
+        elif max(self._left) <= 0:
             self._stopped = True
