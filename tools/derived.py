@@ -1,4 +1,4 @@
-"""Files derived from code and kept results: tables of policies, schemas, the simulator's errors, the picture.
+"""Files derived from code and kept results: tables of policies, schemas, the simulator's errors.
 
 Rule of this file: the text of each file. `make pages` writes them; a test checks that they are up to date.
 """
@@ -13,7 +13,7 @@ from prophet_scheduler.lab.advice import ERRORS_FILE
 from prophet_scheduler.lab.cluster_config import FSDP2
 from prophet_scheduler.lab.records import RECORDS
 from prophet_scheduler.policies import all_definitions
-from tools import kept, picture
+from tools import kept
 from tools.figures import table
 from tools.kept import Study
 from tools.observed import WatchedRun
@@ -80,7 +80,7 @@ def derived() -> dict[Path, str]:
 
 
 def main() -> None:
-    for path, text in {**derived(), ROOT / picture.PICTURE: picture.drawing(picture.panels())}.items():
+    for path, text in derived().items():
         path.write_text(text, encoding="utf-8")
 
 
