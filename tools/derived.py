@@ -6,6 +6,7 @@ Rule of this file: the text of each file. `make pages` writes them; a test check
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from prophet_scheduler.cli.policies_view import default_text, meaning, option_rows
@@ -14,7 +15,6 @@ from prophet_scheduler.lab.cluster_config import FSDP2
 from prophet_scheduler.lab.records import RECORDS
 from prophet_scheduler.policies import all_definitions
 from tools import kept
-from tools.figures import table
 from tools.kept import Study
 from tools.observed import WatchedRun
 from tools.studies import ALL_REDUCES, VALIDATION
@@ -22,6 +22,12 @@ from tools.studies import ALL_REDUCES, VALIDATION
 ROOT = Path(__file__).parents[1]
 ENABLING = ROOT / "docs" / "enabling.md"
 SCHEMAS = ROOT / "docs" / "schemas"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table with a header, ending in a newline."""
+    lines = ["| " + " | ".join(row) + " |" for row in (columns, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:], ""])
 
 
 def policies_table() -> str:

@@ -1,6 +1,6 @@
-"""Numbers of the pages of results that must be computed from the data, and tables whose columns depend on it.
+"""Numbers of the pages of results that must be computed from the data.
 
-Rule of this file: from kept values to numbers, rows and Markdown tables; no sentences. Times are seconds. A policy is
+Rule of this file: from kept values to numbers and rows; no sentences. Times are seconds. A policy is
 faster than another if its iterations are shorter. A row is a dictionary, whose keys templates use.
 """
 
@@ -37,12 +37,6 @@ P10_TO_P90, OF_MEDIAN = 2.563, 1.2533
 def joined(text: str) -> str:
     """Return a page's text with at most one empty line between its parts."""
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table with a header, ending in a newline."""
-    lines = ["| " + " | ".join(row) + " |" for row in (columns, *rows)]
-    return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:], ""])
 
 
 def shown(value: float | None, form: str = ".3f", unknown: str = "-") -> str:
