@@ -74,8 +74,14 @@ class Question:
     heard_s: float
     answer: Outcome = None
 
-    def asks_for(self, update: int | None) -> bool:
-        return isinstance(self.request, msg.Ask) and self.request.update == update
+    def take(self, answer: msg.Answer) -> None:
+        """Keep the answer, if it is to this question."""
+        match answer:
+            case msg.Grant() | msg.Denied() if isinstance(self.request, msg.Ask):
+                if answer.update == self.request.update:
+                    self.answer = answer
+            case msg.Parting(working=0) if isinstance(self.request, msg.Bye):
+                self.answer = answer
 
 
 class CoordinatorClient:
@@ -267,11 +273,14 @@ class CoordinatorClient:
 
     def _take(self, answer: msg.Answer, own: socket.socket) -> None:
         question = self._question
-        if self._socket is own:
-            if question is not None:
-                question.heard_s = time.monotonic()
-        elif not isinstance(answer, msg.Challenge | msg.Welcome | msg.Denied):
+        if self._socket is not own and not isinstance(answer, msg.Challenge | msg.Welcome | msg.Denied):
             return
+        if question is not None:
+            question.take(answer)
+            if self._socket is own:
+                question.heard_s = time.monotonic()
+        if isinstance(answer, msg.Welcome | msg.Grant | msg.Applied):
+            self.version = max(self.version, answer.version)
         match answer:
             case msg.Challenge():
                 hello = self._hello.model_copy(update={"version": self.version})
@@ -279,16 +288,10 @@ class CoordinatorClient:
                 own.sendall(msg.framed(hello.model_copy(update={"proof": proof})))
             case msg.Welcome():
                 self._hello = self._hello.model_copy(update={"epoch": answer.epoch})
-                self.version = max(self.version, answer.version)
                 self._socket, self.away, self._refused = own, False, ""
                 for message in (*self._unheard.values(), *([] if question is None else [question.request])):
                     self._send(message)
-            case msg.Grant():
-                self.version = max(self.version, answer.version)
-                if question is not None and question.asks_for(answer.update):
-                    question.answer = answer
             case msg.Applied():
-                self.version = max(self.version, answer.version)
                 if self._unheard.pop(answer.update, None) is not None:
                     self.on_delay(answer.delay)
             case msg.Denied(update=None):
@@ -299,10 +302,5 @@ class CoordinatorClient:
                 logger.debug("the coordinator refuses: %s", answer.text)
             case msg.Denied():
                 self._unheard.pop(answer.update or 0, None)
-                if question is not None and question.asks_for(answer.update):
-                    question.answer = answer
             case msg.Copy():
                 self.on_copy(answer)
-            case msg.Parting():
-                if question is not None and isinstance(question.request, msg.Bye) and not answer.working:
-                    question.answer = answer
