@@ -111,8 +111,8 @@ def run(
     setting: Setting,
     method: Method,
     learner: Trainee | None = None,
-    horizon_s: float | None = None,
-    stop: Callable[[], bool] | None = None,
+    horizon_s: float = HORIZON_S,
+    stop: Callable[[], bool] = lambda: False,
     *,
     iterations: int | None = None,
     rates: Rates | None = None,
@@ -120,12 +120,10 @@ def run(
     """Train for `horizon_s` virtual seconds, or until `stop()`, called after every step of the server, is True.
 
     With `iterations` a worker ends after that many updates, applied or dropped, and the job with the last worker.
-    `rates` are drawn if they are not given. Without any end the run has HORIZON_S.
+    `rates` are drawn if they are not given.
     """
-    limit = HORIZON_S if horizon_s is None else horizon_s
-    known = Rates.draw(setting, limit) if rates is None else rates
-    cluster = StudiedCluster(setting, method, learner or Trainee(), known, stop or (lambda: False), iterations)
-    return cluster.run(limit)
+    known = Rates.draw(setting, horizon_s) if rates is None else rates
+    return StudiedCluster(setting, method, learner or Trainee(), known, stop, iterations).run(horizon_s)
 
 
 class StudiedCluster:

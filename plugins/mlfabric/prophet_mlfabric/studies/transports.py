@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from prophet_mlfabric.aggregation import distribute
-from prophet_mlfabric.network import NetworkState, Node, end_of
+from prophet_mlfabric.network import NetworkState, Node, bytes_after, end_of
 from prophet_mlfabric.ordering import Update
 from prophet_mlfabric.scheduler import BatchSchedule, PlannedTransfer, Scheduler
 from prophet_mlfabric.studies.settings import Rates
@@ -68,7 +68,8 @@ class Wire:
         until: dict[Node, float] = defaultdict(lambda: -math.inf)
         for transfer in self._under_way:
             start = max((ends.get(earlier, now_s) for earlier in transfer.after), default=now_s)
-            end = network.reserve(transfer.source, transfer.destination, transfer.left_bytes(now_s), start)
+            left = bytes_after(transfer.pieces, now_s)
+            end = network.reserve(transfer.source, transfer.destination, left, start)
             ends[transfer], until[transfer.destination] = end, max(until[transfer.destination], end)
         return network, until
 
