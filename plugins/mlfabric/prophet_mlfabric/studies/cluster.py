@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from prophet_mlfabric.ordering import Update
-from prophet_mlfabric.studies.agenda import Action, Agenda
+from prophet_mlfabric.studies.agenda import Agenda
 from prophet_mlfabric.studies.settings import Computations, Rates, Setting
 from prophet_mlfabric.studies.sharing import Shared
 from prophet_mlfabric.studies.transports import Carrier, Ring, Scheduled, Tree
@@ -142,7 +142,7 @@ class StudiedCluster:
         self.record = Record()
         self.now_s = 0.0
         self.version = 0
-        self._agenda = Agenda()
+        self.agenda = Agenda()
         self._numbers = itertools.count()
         self._stop, self._stopped = stop, False
         self._computations = Computations(setting)
@@ -156,17 +156,13 @@ class StudiedCluster:
         model = self.learner.read()
         for worker in range(self.setting.workers):
             self.has_model(worker, model, 0)
-        while self._agenda.next_s <= horizon_s and not self._stopped:
-            self.now_s, action = self._agenda.take()
+        while self.agenda.next_s <= horizon_s and not self._stopped:
+            self.now_s, action = self.agenda.take()
             action()
-        if self._agenda and not self._stopped:
+        if self.agenda and not self._stopped:
             self.now_s = horizon_s
         self.record.end_s = self.now_s
         return self.record
-
-    def at(self, time_s: float, action: Action) -> None:
-        """Schedule an action for a time, in seconds."""
-        self._agenda.at(time_s, action)
 
     # A worker's round: has_model, computed, applied (or dropped), wants_model.
 
@@ -180,7 +176,7 @@ class StudiedCluster:
             self._payloads[number] = worker, payload
             self._transport.push(worker, Update(number, machine, self.setting.model_bytes, version, norm))
 
-        self.at(self.now_s + takes, computed)
+        self.agenda.at(self.now_s + takes, computed)
 
     def dropped(self, update: Update) -> None:
         worker, _ = self._payloads.pop(update.id)
