@@ -10,7 +10,7 @@ NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyp
 PLUGINS := $(patsubst %/pyproject.toml,./%,$(wildcard plugins/*/pyproject.toml))
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize fuzz releases lint torch-tests bench validate replay allreduce eighth blocks real-blocks ablation real-ablation changing baselines observed mlfabric papers stacks torches pages site profiles guard overhead screenshots map memory coordinator backlog regret soak testbed traces operations golden release clean
+.PHONY: setup demo test sanitize fuzz releases lint torch-tests bench validate replay allreduce eighth blocks real-blocks ablation real-ablation baselines observed mlfabric papers stacks torches pages site profiles screenshots map regret soak testbed traces operations golden release clean
 
 # Runs a measuring tool, makes the pages from the kept results, and exits with the tool's status.
 then-pages = $(BIN)/python -m tools.$(1); status=$$?; $(BIN)/python -m tools.pages && exit $$status
@@ -103,10 +103,6 @@ ablation: setup
 real-ablation: setup
 	$(call then-pages,studies ablation)
 
-# Real networks that change during a job: about a quarter of an hour on a quiet machine.
-changing: setup
-	$(call then-pages,measure changing)
-
 # Alternatives for a job on a slow network, to the same accuracy: about a quarter of an hour on a quiet machine.
 baselines: setup
 	$(call then-pages,measure baselines)
@@ -135,14 +131,6 @@ stacks: setup
 	$(INSTALL) --editable ".[stacks]"
 	$(BIN)/pytest tests/scripts/test_stacks.py
 
-# The cost of watching every use of a parameter: about two minutes on a quiet machine.
-guard: setup
-	$(call then-pages,measure guard)
-
-# The cost of status, record and metrics, each on and off: about ten minutes on a quiet machine.
-overhead: setup
-	$(call then-pages,measure watching)
-
 # The pictures in docs/watching.md, from a short job that this starts. Needs Chromium.
 screenshots: setup
 	$(BIN)/python -m tools.measure screenshots
@@ -151,21 +139,9 @@ screenshots: setup
 map: setup
 	$(call then-pages,measure map)
 
-# The memory cost of a message, on both builds of BytePS: about ten minutes.
-memory: setup
-	$(call then-pages,measure memory)
-
-# The cost of the coordinator of MLfabric jobs: about two minutes on a quiet machine.
-coordinator: setup
-	$(call then-pages,measure coordinator)
-
 # The cost to a job of finding its best blocks, simulated: about five minutes.
 regret: setup
 	$(call then-pages,measure regret)
-
-# Whether jobs with many small gradients finish on BytePS as released: up to half an hour.
-backlog: setup
-	$(call then-pages,measure backlog)
 
 # Starts, tasks, long training and faults, for docs/reliability.md: about four hours. It can be interrupted.
 soak: setup

@@ -1,4 +1,4 @@
-"""Files derived from code and kept results: tables of policies, schemas, the simulator's errors, the picture.
+"""Files derived from code and kept results: tables of policies, schemas, the simulator's errors.
 
 Rule of this file: the text of each file. `make pages` writes them; a test checks that they are up to date.
 """
@@ -6,6 +6,7 @@ Rule of this file: the text of each file. `make pages` writes them; a test check
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from prophet_scheduler.cli.policies_view import default_text, meaning, option_rows
@@ -13,8 +14,7 @@ from prophet_scheduler.lab.advice import ERRORS_FILE
 from prophet_scheduler.lab.cluster_config import FSDP2
 from prophet_scheduler.lab.records import RECORDS
 from prophet_scheduler.policies import all_definitions
-from tools import kept, picture
-from tools.figures import table
+from tools import kept
 from tools.kept import Study
 from tools.observed import WatchedRun
 from tools.studies import ALL_REDUCES, VALIDATION
@@ -22,6 +22,12 @@ from tools.studies import ALL_REDUCES, VALIDATION
 ROOT = Path(__file__).parents[1]
 ENABLING = ROOT / "docs" / "enabling.md"
 SCHEMAS = ROOT / "docs" / "schemas"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table with a header, ending in a newline."""
+    lines = ["| " + " | ".join(row) + " |" for row in (columns, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:], ""])
 
 
 def policies_table() -> str:
@@ -80,7 +86,7 @@ def derived() -> dict[Path, str]:
 
 
 def main() -> None:
-    for path, text in {**derived(), ROOT / picture.PICTURE: picture.drawing(picture.panels())}.items():
+    for path, text in derived().items():
         path.write_text(text, encoding="utf-8")
 
 

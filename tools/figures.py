@@ -1,6 +1,6 @@
-"""Numbers of the pages of results that must be computed from the data, and tables whose columns depend on it.
+"""Numbers of the pages of results that must be computed from the data.
 
-Rule of this file: from kept values to numbers, rows and Markdown tables; no sentences. Times are seconds. A policy is
+Rule of this file: from kept values to numbers and rows; no sentences. Times are seconds. A policy is
 faster than another if its iterations are shorter. A row is a dictionary, whose keys templates use.
 """
 
@@ -16,7 +16,6 @@ import numpy as np
 
 from prophet_mlfabric.studies.tables import PAPER_TABLE_2, RingComparison
 from prophet_scheduler.core.bound import blocks_bound_s
-from prophet_scheduler.core.units import format_size, parse_size
 from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.lab.config import Cell
 from prophet_scheduler.lab.iterations import counted, rests_from, times_of
@@ -33,19 +32,11 @@ STOCK, OURS = engines()["ddp"].stock, engines()["ddp"].called_here("prophet")
 """Names of unmodified DDP and of DDP under Prophet."""
 P10_TO_P90, OF_MEDIAN = 2.563, 1.2533
 """Of a normal distribution: p90 - p10 in standard deviations; standard error of the median over that of the mean."""
-WARM_UP_ITERATIONS = 100
-"""Iterations after which memory growth counts: one-time allocations are done by then."""
 
 
 def joined(text: str) -> str:
     """Return a page's text with at most one empty line between its parts."""
     return re.sub(r"\n{3,}", "\n\n", text).strip("\n") + "\n"
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table with a header, ending in a newline."""
-    lines = ["| " + " | ".join(row) + " |" for row in (columns, *rows)]
-    return "\n".join([lines[0], "|" + "---|" * len(columns), *lines[1:], ""])
 
 
 def shown(value: float | None, form: str = ".3f", unknown: str = "-") -> str:
@@ -213,18 +204,6 @@ def compared(points: Iterable[Point]) -> list[Row]:
     ]
 
 
-def sweep_grid(cell: CellResult, prefix: str = "bytescheduler-") -> str:
-    """Return the iteration times of policies PREFIX-CREDIT-PARTITION: a row per credit, a column per partition size."""
-    named = {name: name.removeprefix(prefix).split("-") for name in cell.times_s if name.startswith(prefix)}
-    times = {tuple(map(parse_size, sizes)): cell.times_s[name] for name, sizes in named.items()}
-    credits, partitions = (sorted({sizes[place] for sizes in times}) for place in (0, 1))
-    rows = [
-        (format_size(credit), *(shown(times.get((credit, partition))) for partition in partitions))
-        for credit in credits
-    ]
-    return table(("credit", *map(format_size, partitions)), rows)
-
-
 def samples_per_s(cell: CellResult, workers: int, name: str) -> float | None:
     """Return one worker's samples per second at rest, as papers report them; None if the policy failed."""
     policy = cell.measured(name)
@@ -282,19 +261,6 @@ def of_paper(name: str) -> float:
     return PAPER_TABLE_2[compute, network]
 
 
-def message_bytes(run: Row, role: str, messages: int) -> float | None:
-    """Return the growth in bytes per message, the slope of a line through the samples; None if there are too few."""
-    iterations, resident = np.array(run["iterations"]), np.array(run["resident"][role])
-    warm = iterations >= WARM_UP_ITERATIONS
-    return float(np.polyfit(iterations[warm], resident[warm], 1)[0]) / messages if warm.sum() >= 3 else None
-
-
-def megabytes_at(run: Row, role: str, iteration: int) -> float | None:
-    """Return the resident memory at the sample nearest to `iteration`; None if none is within a tenth of it."""
-    off = np.abs(np.array(run["iterations"], dtype=float) - iteration)
-    return float(run["resident"][role][off.argmin()]) / 1e6 if off.min(initial=np.inf) <= iteration / 10 else None
-
-
 def follows(data: Sequence[Row]) -> dict[str, float]:
     """Return the simulator's constants from measurements of gloo's all-reduces, for a machine with two cores.
 
@@ -334,38 +300,6 @@ def pairs(runs: Sequence[Row]) -> list[Row]:
             times = [times_of([(seconds, rests_from(list(accumulate(seconds)), None))]) for seconds in both]
             rows.append({"runs": pair, "times": times, "same_weights": same if len(first) == len(second) else "-"})
     return rows
-
-
-def _beside_nothing(data: Row, variant: str, rank: int | None = None) -> list[tuple[Row, Row]]:
-    """Return, by cycle and rank, the turn of `variant` and the turn of `nothing`, from data of `make overhead`."""
-    base = {(turn["rank"], turn["cycle"]): turn for turn in data["turns"] if turn["variant"] == "nothing"}
-    turns = (turn for turn in data["turns"] if turn["variant"] == variant and rank in (None, turn["rank"]))
-    return [(turn, base[turn["rank"], turn["cycle"]]) for turn in turns]
-
-
-def delayed(data: Row, variant: str, key: str) -> list[float]:
-    """Return, by cycle and rank, the share by which `variant` takes more than `nothing`."""
-    return [turn[key] / nothing[key] - 1 for turn, nothing in _beside_nothing(data, variant)]
-
-
-def watching_share(data: Row, variant: str, rank: int, *, counted: bool) -> list[float]:
-    """Return, by cycle, the processor time of watching as a share of an iteration, with calls in training's threads.
-
-    With `counted`, the time of code that only watches; else that of Prophet's threads beyond the turn of `nothing`.
-    """
-    called_s = sum(call["count"] * call["call_s"] for call in data["calls"] if call["rank"] == rank)
-    return [
-        ((turn["watching_s"] if counted else turn["threads_s"] - nothing["threads_s"]) + called_s)
-        / nothing["iteration_s"]
-        for turn, nothing in _beside_nothing(data, variant, rank)
-    ]
-
-
-def scattered(values: Sequence[float]) -> str:
-    """Return the median and its standard error, from the median absolute deviation."""
-    middle = float(np.median(values))
-    scatter = 1.4826 * float(np.median(np.abs(np.array(values) - middle)))
-    return f"{middle:+.2%} ({1.25 * scatter / len(values) ** 0.5:.2%})"
 
 
 def beside_judge(rows: Iterable[Any]) -> list[float]:

@@ -11,9 +11,13 @@ each. BytePS must be a CUDA build (docs/engine.md).
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,13 +25,14 @@ import torch
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.settings import DDP_NCCL
 from prophet_scheduler.engines.registry import engines, scheduled_engine
-from prophet_scheduler.engines.spec import STOCK
+from prophet_scheduler.engines.spec import STOCK, RunNetwork, is_worker
 from prophet_scheduler.lab.cluster_config import ClusterConfig
 from prophet_scheduler.lab.contenders import Contender
+from prophet_scheduler.lab.launchers import environment, nodes_of, server_command
+from prophet_scheduler.lab.runner import POLL_S
 from prophet_scheduler.lab.session import testbed_of
 from prophet_scheduler.lab.testbed import reexec_in_user_namespace
 from tools import kept
-from tools.jobs import Limits, run_job
 from tools.kept import resumed
 
 NAME = "gpu"
@@ -40,6 +45,8 @@ BASES: Mapping[str, tuple[str, str]] = {
 }
 """Policies without and with Prophet, by engine. Those named after gloo use NCCL here, since the script asks for it."""
 FIRST_PORT = 24900
+LIMIT_S = 400.0
+"""Maximum seconds of a run."""
 NCCL = {"NCCL_SHM_DISABLE": "1", "NCCL_P2P_DISABLE": "1", "NCCL_IB_DISABLE": "1"}
 """Settings that limit NCCL to what it can use between two machines on a network."""
 
@@ -104,15 +111,37 @@ def settings_of(node: str, interface: str) -> dict[str, str]:
 def run_of(job: GpuJob, policy: str, out: Path, port: int) -> GpuRun:
     """Make one run. Raises UserError if it fails or hangs."""
     cluster = ClusterConfig.model_validate({"workers": 2, "servers": 1, "bandwidth": job.bandwidth})
-    folder = out / f"{job.name}-{policy}"
-    with testbed_of(cluster) as testbed:
-        settings = partial(settings_of, interface=testbed.interface(WORKERS[0]))
-        command, limits, contender = command_of(job, folder), Limits(60.0, 400.0), Contender(policy, policy)
-        ended = run_job(testbed, cluster, contender, command, folder, port, limits, settings=settings)
-    if ended.end != "trained":
-        raise UserError(f"{job.name} {policy}: {ended.why}; {folder} has the logs; run it again, the others are kept")
+    folder, contender = out / f"{job.name}-{policy}", Contender(policy, policy)
+    folder.mkdir(parents=True, exist_ok=True)
+    processes = {}
+    with testbed_of(cluster) as testbed, tempfile.TemporaryDirectory(prefix="prophet-") as sockets:
+        addresses = {node: testbed.address(node) for node in cluster.nodes}
+        for node in nodes_of(contender.engine, cluster):
+            own, interface = Path(sockets, node), testbed.interface(node)
+            own.mkdir()
+            network = RunNetwork(cluster.workers, cluster.servers, addresses, interface, port, str(own))
+            env = {**environment(contender, node, network, os.environ), **settings_of(node, interface)}
+            worker = [sys.executable, *command_of(job, folder)]
+            argv = worker if is_worker(node) else server_command(contender.engine, node)
+            processes[node] = testbed.popen(node, argv, env=env, log=folder / f"{node}.log", cwd=own)
+        wrong = failure_of(processes)
+    if wrong:
+        raise UserError(f"{job.name} {policy}: {wrong}; {folder} has the logs; run it again, the others are kept")
     result = json.loads((folder / f"{WORKERS[0]}.json").read_text())
     return GpuRun(job, policy, result["gradient_bytes"], result["seconds"], result["digest"], result["device_bytes"])
+
+
+def failure_of(processes: Mapping[str, subprocess.Popen[bytes]], limit_s: float = LIMIT_S) -> str:
+    """Wait until the workers have finished, and return ""; or else return what went wrong, in a few words."""
+    ends_at = time.monotonic() + limit_s
+    while any(processes[worker].poll() is None for worker in WORKERS):
+        if time.monotonic() >= ends_at:
+            return f"not over after {limit_s:g} s"
+        if any(process.poll() for process in processes.values()):
+            break
+        time.sleep(POLL_S)
+    failed = [f"{node} ended with status {code}" for node, process in processes.items() if (code := process.poll())]
+    return ", ".join(failed)
 
 
 def measure(out: Path, results: Path, *, engine: str = "") -> None:

@@ -2,11 +2,11 @@
 
     gpu_job.py ENGINE MODEL ITERATIONS FOLDER [half] [clips] [looks]
 
-Rule of this file: an ordinary program, which knows nothing of Prophet. It prints its progress (`connected`, `iteration
-N`, `weights DIGEST`) and writes FOLDER/workerN.json: seconds of each iteration, values it saw, and a digest of these
-and the weights. ENGINE is ddp, or anything else for BytePS. `half`: gradients are sent in half precision; `clips`:
-their global norm is clipped; `looks`: two backward passes make a gradient, each iteration waits for the device, and at
-times a second stream reads gradients and weights. Without a GPU the processor trains, over gloo.
+Rule of this file: an ordinary program, which knows nothing of Prophet. It writes FOLDER/workerN.json: seconds of each
+iteration, values it saw, and a digest of these and the weights. ENGINE is ddp, or anything else for BytePS. `half`:
+gradients are sent in half precision; `clips`: their global norm is clipped; `looks`: two backward passes make a
+gradient, each iteration waits for the device, and at times a second stream reads gradients and weights. Without a GPU
+the processor trains, over gloo.
 """
 
 from __future__ import annotations
@@ -141,7 +141,6 @@ def main() -> None:
     torch.manual_seed(engine.rank)  # Rank 0's initial weights are broadcast.
     model = model_of(kind).to(device)
     params = list(model.parameters())
-    print("connected", flush=True)
     sgd = kind == "resnet50"
     own: Any = torch.optim.SGD(params, lr=0.05, momentum=0.9) if sgd else torch.optim.AdamW(params, lr=1e-4)
     trained, optimizer = engine.begin(model, own, passes, half)
@@ -169,7 +168,6 @@ def main() -> None:
             wait()
         seen.append(float(loss))
         marks.append(time.monotonic())
-        print("iteration", iteration + 1, flush=True)
     digest = hashlib.sha256(repr(seen).encode())
     for value in model.state_dict().values():
         digest.update(value.cpu().numpy().tobytes())
@@ -181,7 +179,6 @@ def main() -> None:
         "device_bytes": torch.cuda.max_memory_allocated() if on_gpu else 0,
     }
     Path(folder, f"worker{engine.rank}.json").write_text(json.dumps(result))
-    print("weights", digest.hexdigest(), flush=True)
     engine.end()
 
 

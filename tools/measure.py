@@ -18,16 +18,10 @@ from prophet_scheduler.core.errors import UserError
 from tools import kept
 
 MEASUREMENTS: Mapping[str, str] = {
-    "backlog": "released.backlog",
     "baselines": "baselines.measure",
     "bench": "bench.measure",
-    "changing": "changing.measure",
-    "changing-simulated": "changing.simulate",
-    "coordinator": "coordinator.measure",
     "gpu": "gpu.measure",
-    "guard": "guard.measure",
     "map": "gain_map.measure",
-    "memory": "released.memory",
     "mlfabric": "mlfabric_cells.measure",
     "mlfabric-simulated": "mlfabric_cells.simulate",
     "observed": "observed.measure",
@@ -39,7 +33,6 @@ MEASUREMENTS: Mapping[str, str] = {
     "soak": "soak.measure",
     "testbed": "testbed.links",
     "traces": "public_traces.measure",
-    "watching": "overhead.measure",
 }
 """Function of each measurement, by name of its data."""
 

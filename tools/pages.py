@@ -21,12 +21,10 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.units import format_rate, format_size, format_time
 from prophet_scheduler.lab import iterations
 from prophet_scheduler.lab.cluster_config import SimulatorConfig
-from prophet_scheduler.lab.records import CellResult
-from prophet_scheduler.lab.results_view import describe_setting
+from prophet_scheduler.lab.results_view import basis_of, describe_setting
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
-from tools import baselines, changing, figures, gain_map, kept, observed, public_traces
+from tools import baselines, figures, gain_map, kept, observed, public_traces
 from tools.baselines import Trained
-from tools.changing import Series
 from tools.gain_map import Curve
 from tools.kept import Study
 from tools.mlfabric_cells import MlfabricSimulated, RealCells
@@ -40,8 +38,6 @@ PLACES: Mapping[str, str] = {"reliability.md": "../reliability.md", "report.md":
 """Pages outside the folder of results, and their paths."""
 KINDS: Mapping[str, Any] = {
     "baselines": list[list[Trained]],
-    "changing": list[list[Series]],
-    "changing-simulated": list[list[Series]],
     "map": list[Curve],
     "mlfabric": RealCells,
     "mlfabric-simulated": MlfabricSimulated,
@@ -78,13 +74,13 @@ def _environment(results: Path) -> jinja2.Environment:
     )
     env.filters.update(f=figures.shown, percentile=figures.percentile, attribute=attribute)
     env.filters.update(rate=format_rate, size=format_size, time=format_time)
-    modules = (baselines, changing, figures, gain_map, iterations, observed, public_traces, statistics)
+    modules = (baselines, figures, gain_map, iterations, observed, public_traces, statistics)
     env.globals.update({module.__name__.rpartition(".")[2]: module for module in modules})
     env.globals.update(
         data=lambda name: kept.kept(results, name, KINDS.get(name, Any)),
         study=lambda name: kept.kept(results, name, Study),
         note=lambda name: kept.note(results, name),
-        basis=basis,
+        basis=basis_of,
         setting=describe_setting,
         least_at_once=LEAST_AT_ONCE,
         simulator_config=SimulatorConfig(),
@@ -97,12 +93,6 @@ def _environment(results: Path) -> jinja2.Environment:
 
 def attribute(value: Any, name: str) -> Any:
     return None if value is None else getattr(value, name)
-
-
-def basis(cells: list[CellResult], at_rest: bool = False) -> str:
-    """Return the words for these cells' times: means or medians. `at_rest`: only times at rest are shown."""
-    times = [policy.iteration_s for cell in cells for policy in cell.policies.values() if policy.iteration_s]
-    return iterations.basis(times, at_rest)
 
 
 def main(arguments: list[str] | None = None) -> int:

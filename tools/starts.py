@@ -53,7 +53,6 @@ from prophet_scheduler.engines.spec import RunNetwork, is_worker
 from prophet_scheduler.lab.runner import last_words
 from prophet_scheduler.lab.testbed import reexec_in_user_namespace
 from prophet_scheduler.lab.testbed.launch import own_shared_memory
-from tools.jobs import ONE_THREAD
 from tools.kept import resumed
 from tools.ports import free_port
 
@@ -67,6 +66,9 @@ SOAKED_KINDS = (0, 1, 0, 2)
 STOCK_EVERY = 3
 """One in this many of the soak's starts is without Prophet."""
 NODES = ("scheduler", "server0", "worker0", "worker1")
+ONE_THREAD = {"BYTEPS_OMP_THREAD_PER_GPU": "1"}
+"""BytePS's setting for threads of sums and copies. By default each of its threads has four OpenMP threads, which spin
+while they wait; on two cores the server then needs seconds for a key."""
 LIMIT_S = 60.0
 """Maximum seconds of one start, and half of those with delays."""
 

@@ -52,7 +52,6 @@ STUDIES: Mapping[str, StudyRecipe] = {
     "ablation": StudyRecipe("ablation.yaml"),
     "ablation-simulated": StudyRecipe("ablation-simulated.yaml", simulated=True),
     "replay-resnet50": StudyRecipe("replay-resnet50.yaml"),
-    "sweep-bytescheduler": StudyRecipe("sweep-bytescheduler.yaml"),
     VALIDATION: StudyRecipe("replay-bandwidths.yaml", beside=True),
 }
 """Studies by name of their kept data."""

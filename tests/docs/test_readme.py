@@ -1,15 +1,13 @@
-"""The numbers of the README are those of the pages that it names, and its picture is what the tool draws."""
+"""The numbers of the README are those of the pages that it names."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
 from support.pages import ROOT
-from tools import picture
 
 README = ROOT / "README.md"
 TEXT = README.read_text(encoding="utf-8")
@@ -20,7 +18,6 @@ DDP_PAGE = ROOT / "docs/results/allreduce.md"
 ROW = re.compile(rf"^\| (.+) \| {TIME} \| \*\*{TIME}\*\* \| ([\d.]+) \| \[\w+\]\((.+)\) \|$", re.MULTILINE)
 ROWS = ROW.findall(TEXT)
 SECONDS = re.compile(r"\d\.\d{3}\b")
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def rows_of(page: Path) -> list[set[str]]:
@@ -51,38 +48,8 @@ def test_other_times_are_on_those_pages_too() -> None:
     assert set(SECONDS.findall(TEXT)) <= {time for page in pages for times in rows_of(page) for time in times}
 
 
-@pytest.fixture(scope="module")
-def panels() -> list[picture.Panel]:
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.chdir(ROOT)
-        return picture.panels()
-
-
-@pytest.fixture
-def drawn(panels: list[picture.Panel]) -> str:
-    return picture.drawing(panels)
-
-
-def test_the_picture_is_what_the_tool_draws(drawn: str) -> None:
-    assert drawn == (ROOT / picture.PICTURE).read_text(encoding="utf-8"), "out of date: make pages"
-    assert f"]({picture.PICTURE})" in README.read_text(encoding="utf-8")
-
-
-def test_the_picture_says_all_and_fetches_nothing(drawn: str) -> None:
-    root = ElementTree.fromstring(drawn)
-    texts = [text.text or "" for text in root.iter(f"{SVG}text")]
-    for title in picture.SHOWN.values():
-        assert any(re.fullmatch(rf"{re.escape(title)}: \d\.\d\d s", text) for text in texts)
-    assert texts.count("backward") == texts.count("forward") == len(picture.SHOWN)
+def test_the_picture_fetches_nothing_and_follows_the_readers_mode() -> None:
+    (picture,) = re.findall(r"\]\((docs/images/.+\.svg)\)", TEXT)
+    drawn = (ROOT / picture).read_text(encoding="utf-8")
     assert "prefers-color-scheme: dark" in drawn
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg\")|@import|url\(", drawn)
-
-
-def test_what_is_computed_and_sent_is_the_iteration(panels: list[picture.Panel]) -> None:
-    first, *_, ours = panels
-    assert first.iteration_s > ours.iteration_s
-    for each in (first, ours):
-        assert sum(span.end_s - span.start_s for span in each.computing) == pytest.approx(0.9, rel=1e-6)
-        assert all(span.start_s < span.end_s <= each.iteration_s + 1e-9 for span in (*each.computing, *each.sending))
-    steps = [span.step for span in first.computing]
-    assert steps == [*range(12, -1, -1), *range(13)], "backward from the last step to the first, and forward back"

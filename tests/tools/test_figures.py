@@ -93,13 +93,6 @@ def test_mlfabric_is_ahead_where_its_time_to_the_loss_is_shorter() -> None:
     assert figures.of_paper("c2-n1") == 2.96
 
 
-def test_a_run_that_ended_early_has_no_growth_and_no_later_samples() -> None:
-    run = {"iterations": [20, 40, 1000], "resident": {"worker": [80_000_000] * 3}}
-    assert figures.message_bytes(run, "worker", 16) is None
-    assert figures.megabytes_at(run, "worker", 1_050) == 80.0
-    assert figures.megabytes_at(run, "worker", 2_500) is None
-
-
 def test_the_simulator_has_what_was_measured() -> None:
     stored = kept.kept(ROOT / kept.RESULTS, "operations", list[dict[str, Any]])
     assert stored is not None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -52,15 +54,34 @@ def test_runs_of_one_engine_are_kept_beside_those_of_the_other(tmp_path: Path) -
     assert gpu.beside_others([ddp], tmp_path) == [byteps, ddp]
 
 
+@pytest.mark.parametrize(
+    ("programs", "limit_s", "failure"),
+    [
+        (("", "", "input()"), 60.0, ""),
+        (("", "input()", "raise SystemExit(3)"), 60.0, "server0 ended with status 3"),
+        (("", "raise SystemExit(3)", "input()"), 60.0, "worker1 ended with status 3"),
+        (("", "input()", "input()"), 0.0, "not over after 0 s"),
+    ],
+)
+def test_a_run_is_over_when_its_workers_are_or_something_fails(
+    programs: tuple[str, ...], limit_s: float, failure: str
+) -> None:
+    with contextlib.ExitStack() as stack:
+        processes = {}
+        for node, program in zip((*gpu.WORKERS, "server0"), programs, strict=True):
+            own = subprocess.Popen([sys.executable, "-I", "-S", "-c", program], stdin=subprocess.PIPE)
+            processes[node] = stack.enter_context(own)
+            stack.callback(own.kill)
+        assert gpu.failure_of(processes, limit_s) == failure
+
+
 def test_the_program_trains_with_the_same_bits_on_all_ranks(tmp_path: Path) -> None:
     port, job = free_port(), GpuJob("ddp", "small", "none", 7, ("half", "clips", "looks"))
     command = [sys.executable, *gpu.command_of(job, tmp_path)]
     own = clean_environ() | {"CUDA_VISIBLE_DEVICES": ""}
-    said = run_together([command] * 2, [own | torchrun_variables(rank, 2, port) for rank in range(2)], 120)
+    run_together([command] * 2, [own | torchrun_variables(rank, 2, port) for rank in range(2)], 120)
     results = [json.loads((tmp_path / f"{worker}.json").read_text()) for worker in gpu.WORKERS]
-    for printed, result in zip(said, results, strict=True):
-        lines = printed.splitlines()
-        assert lines[0] == "connected" and lines[-1].startswith(f"weights {result['digest']}")
+    for result in results:
         assert len(result["seconds"]) == 7 and result["device_bytes"] == 0
     looks = len([0, 3, 6]) + len([0, 4])
     assert len(results[0]["seen"]) == 7 + looks

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import typing
 from pathlib import Path
 
 import pytest
 
-from tools import kept, measure, released
-from tools.jobs import Marks
+from tools import kept, measure
 
 
 def measured(out: Path, results: Path, *, starts: int = 5, rate: str = "fast") -> list[str]:
@@ -23,8 +21,8 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("made_up")
 def test_what_is_measured_is_kept(tmp_path: Path) -> None:
-    assert measure.main(["guard", "starts=2", "rate=slow", "--results", str(tmp_path)]) == 0
-    stored = kept.kept(tmp_path, "guard", list[str])
+    assert measure.main(["bench", "starts=2", "rate=slow", "--results", str(tmp_path)]) == 0
+    stored = kept.kept(tmp_path, "bench", list[str])
     assert stored is not None and stored.data == ["slow", "slow"]
 
 
@@ -34,7 +32,7 @@ def test_what_is_measured_is_kept(tmp_path: Path) -> None:
     [("seconds=3", "its options are starts, rate, as KEY=VALUE"), ("starts=few", "invalid literal for int()")],
 )
 def test_a_wrong_option_is_one_line(option: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert measure.main(["guard", option]) == 2
+    assert measure.main(["bench", option]) == 2
     error = capsys.readouterr().err
     assert f"{option}: {line}" in error and error.count("\n") == 1
 
@@ -44,15 +42,3 @@ def test_every_measurement_says_what_it_keeps(name: str) -> None:
     function = measure.function_of(name)
     assert typing.get_type_hints(function)["return"]
     assert measure.options_of(function, []) == {}
-
-
-def test_a_sample_an_iteration_until_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = released.Samples("corrected", "stock", 8)
-    with subprocess.Popen(["sleep", "60"]) as process:
-        processes = dict.fromkeys(released.ROLES.values(), process)
-        assert [run.look(Marks(True, n), processes) for n in (0, 1, 1, 2)] == [None] * 4
-        monkeypatch.setattr(released, "MOST_BYTES", 1.0)
-        assert run.look(Marks(True, 3), processes) is not None
-        process.kill()
-    assert run.iterations == [1, 2, 3]
-    assert all(len(run.resident[role]) == 3 and min(run.resident[role]) > 0 for role in released.ROLES)

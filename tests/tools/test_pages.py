@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -30,10 +29,6 @@ def copied(tmp_path: Path) -> Path:
     for folder in ("data", "notes"):
         shutil.copytree(RESULTS / folder, results / folder)
     return results
-
-
-def rows(text: str) -> list[list[str]]:
-    return [[part.strip() for part in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
 
 
 @pytest.mark.parametrize("name", pages.names())
@@ -73,50 +68,21 @@ def test_make_pages_writes_them_all(copied: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        ('{"measured": 3}', "guard.json: cannot be read as kept results"),
+        ('{"measured": 3}', "operations.json: cannot be read as kept results"),
         (
             '{"measured": {"date": "", "commit": "", "processor": "", "cores": 1}, "data": {}}',
-            "guard.md: its data lacks something ('dict object' has no attribute 'torch')",
+            "operations.md: its data lacks something (dict object has no element 0)",
         ),
     ],
 )
 def test_data_that_cannot_be_shown_is_one_line_and_nothing_is_written(
     content: str, line: str, copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (copied / "data" / "guard.json").write_text(content)
+    (copied / "data" / "operations.json").write_text(content)
     assert pages.main(["--results", str(copied)]) == 2
     error = capsys.readouterr().err
     assert line in error and error.count("\n") == 1
     assert not list(copied.glob("*.md"))
-
-
-def keep(results: Path, name: str, data: Any) -> None:
-    kept.keep(results, name, Any, data, PROVENANCE)
-
-
-def test_the_coordinators_page_has_its_figures_once_they_are_kept(copied: Path) -> None:
-    carried = {"workers": 1000, "asked_per_s": 300.0, "applied_per_s": 299.5, "wait_p50_s": 0.0004}
-    data = {
-        "carried": [{**carried, "wait_p99_s": 0.0021, "core": 0.25, "ungranted": 0}],
-        "handed": {"workers": 12, "push_s": 0.01, "applied_per_s": 99.0, "idle_p50_s": 0.0006, "idle_p99_s": 0.0018}
-        | {"greatest_delay": 13},
-        "load": 0.4,
-    }
-    keep(copied, "coordinator", data)
-    text = pages.page(copied, "coordinator.md")
-    assert PROVENANCE.line() in text and text.count("A note of") == 1
-    shown = rows(text)
-    assert ["1,000", "300", "300", "0.40 ms", "2.10 ms", "25%", "0"] in shown
-    assert ["12", "99", "0.60 ms", "1.80 ms", "13", "24"] in shown
-
-
-def test_a_sweep_is_a_grid(copied: Path) -> None:
-    times = {"1MiB-512KiB": 1.1, "256KiB-512KiB": 0.99, "1MiB-1MiB": 1.3}
-    swept = cell(prophet=policy(0.9), **{f"bytescheduler-{name}": policy(time) for name, time in times.items()})
-    kept.keep(copied, "sweep-bytescheduler", Study, Study({}, [Point(swept, 2)]), PROVENANCE)
-    text = pages.page(copied, "replay.md")
-    assert "| credit | 512KiB | 1MiB |\n|---|---|---|\n| 256KiB | 0.990 | - |\n| 1MiB | 1.100 | 1.300 |\n" in text
-    assert "Prophet, with nothing set, took 0.900 s in the same run." in text
 
 
 def test_what_failed_in_a_study_is_said(copied: Path) -> None:

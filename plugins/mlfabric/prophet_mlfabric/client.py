@@ -20,12 +20,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import math
 import secrets
 import socket
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from prophet_mlfabric import messages as msg
 from prophet_mlfabric.settings import CoordinatorSettings, host_and_port
@@ -60,6 +62,28 @@ class Permission:
     reason: str
 
 
+Outcome: TypeAlias = msg.Grant | msg.Denied | msg.Parting | None
+"""Answer to a question; None if there is none in time."""
+
+
+@dataclass
+class Question:
+    """Question that waits for its answer, and when the coordinator was last heard."""
+
+    request: msg.Request
+    heard_s: float
+    answer: Outcome = None
+
+    def take(self, answer: msg.Answer) -> None:
+        """Keep the answer, if it is to this question."""
+        match answer:
+            case msg.Grant() | msg.Denied() if isinstance(self.request, msg.Ask):
+                if answer.update == self.request.update:
+                    self.answer = answer
+            case msg.Parting(working=0) if isinstance(self.request, msg.Bye):
+                self.answer = answer
+
+
 class CoordinatorClient:
     """One worker's connection to its coordinator. Thread-safe.
 
@@ -80,8 +104,7 @@ class CoordinatorClient:
             )
         except ValueError:
             raise UserError(f"tenant {tenant!r}, worker {worker!r}, node {node!r}: one is invalid") from None
-        self._settings, self._bound_s = settings, settings.bound_s
-        self._place = host_and_port(settings.address, "the coordinator")
+        self._settings, place = settings, host_and_port(settings.address, "the coordinator")
         self.on_copy: Callable[[msg.Copy], None] = lambda order: None
         self.on_delay: Callable[[int], None] = lambda delay: None
         self._changed = free_in_forks(threading.Condition())
@@ -94,19 +117,12 @@ class CoordinatorClient:
         self._refused = ""
         """Reason why the coordinator refuses this worker; empty if it does not."""
         self._warned = False
-        self._heard_s = 0.0
         # A worker makes less than one update per millisecond, so a restart does not use a number again.
         self._numbers = itertools.count(time.time_ns() // 1_000_000)
-        self._question: msg.Request | None = None
-        """Question that waits for an answer."""
-        self._asked = -1
-        """Update that waits for a grant."""
-        self._answer: msg.Grant | msg.Denied | None = None
+        self._question: Question | None = None
         self._unheard: dict[int, msg.Done] = {}
-        self._died: tuple[int, ...] | None = None
-        """Workers that died; None until all others have ended or died."""
         self._ended = free_in_forks(threading.Event())
-        self._thread = threading.Thread(target=self._run, name="prophet-coordinator", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(place,), name="prophet-coordinator", daemon=True)
         self._thread.start()
 
     # Calls of the worker.
@@ -134,15 +150,12 @@ class CoordinatorClient:
             ) from None
         with self._changed:
             self.version = max(self.version, version)
-            self._asked, self._answer = ask.update, None
-            ends_s = time.monotonic() + LONGEST_S
-            self._until(ask, lambda: self._answer is not None or time.monotonic() >= ends_s)
-            answer, self._asked = self._answer, -1
+            answer = self._answer_to(ask, time.monotonic() + LONGEST_S)
             reason = self._refused or "the coordinator is away or slow"
         match answer:
             case msg.Grant():
                 if not answer.dropped:
-                    time.sleep(min(answer.start_s, self._bound_s))
+                    time.sleep(min(answer.start_s, self._settings.bound_s))
                 return Permission(ask, not answer.dropped, True, answer.reason)
             case msg.Denied():
                 return Permission(ask, True, False, answer.text)
@@ -169,8 +182,8 @@ class CoordinatorClient:
         is away, return none at once.
         """
         with self._changed:
-            self._until(msg.Bye(), lambda: self._died is not None)
-            return self._died or ()
+            answer = self._answer_to(msg.Bye(), math.inf)
+        return answer.died if isinstance(answer, msg.Parting) else ()
 
     def close(self) -> None:
         """End the connection; later updates go in arrival order."""
@@ -183,16 +196,21 @@ class CoordinatorClient:
             self._changed.notify_all()
         self._thread.join(CLOSE_S)
 
-    def _until(self, question: msg.Request, answered: Callable[[], bool]) -> None:
-        """Repeat a question until it is answered, or the coordinator is away."""
-        self._heard_s = time.monotonic()
-        self._question = question
-        while not (answered() or self.away or self._ended.is_set()):
-            self._send(question)
-            self._changed.wait_for(lambda: answered() or self.away or self._ended.is_set(), self._bound_s / 4)
-            if time.monotonic() - self._heard_s >= self._bound_s and not answered():
-                self._be_away(f"it has not answered for {self._bound_s:g} s")
+    def _answer_to(self, request: msg.Request, until_s: float) -> Outcome:
+        """Repeat a question until it is answered, the time is over, or the coordinator is away."""
+        self._question = question = Question(request, time.monotonic())
+        bound_s = self._settings.bound_s
+
+        def over() -> bool:
+            return question.answer is not None or self.away or self._ended.is_set() or time.monotonic() >= until_s
+
+        while not over():
+            self._send(request)
+            self._changed.wait_for(over, bound_s / 4)
+            if time.monotonic() - question.heard_s >= bound_s and not over():
+                self._be_away(f"it has not answered for {bound_s:g} s")
         self._question = None
+        return question.answer
 
     def _send(self, message: msg.Request) -> None:
         """Send a message, if this worker is admitted."""
@@ -217,12 +235,12 @@ class CoordinatorClient:
 
     # The reading thread.
 
-    def _run(self) -> None:
+    def _run(self, place: tuple[str, int]) -> None:
         why = "this worker has left it"
         try:
             while not self._ended.is_set():
                 try:
-                    with socket.create_connection(self._place, CONNECT_S) as own:
+                    with socket.create_connection(place, CONNECT_S) as own:
                         self._read(own)
                 except (OSError, UserError) as error:
                     logger.debug("no connection to the coordinator: %s", error)
@@ -254,10 +272,15 @@ class CoordinatorClient:
                     self._socket = None
 
     def _take(self, answer: msg.Answer, own: socket.socket) -> None:
-        if self._socket is own:
-            self._heard_s = time.monotonic()
-        elif not isinstance(answer, msg.Challenge | msg.Welcome | msg.Denied):
+        question = self._question
+        if self._socket is not own and not isinstance(answer, msg.Challenge | msg.Welcome | msg.Denied):
             return
+        if question is not None:
+            question.take(answer)
+            if self._socket is own:
+                question.heard_s = time.monotonic()
+        if isinstance(answer, msg.Welcome | msg.Grant | msg.Applied):
+            self.version = max(self.version, answer.version)
         match answer:
             case msg.Challenge():
                 hello = self._hello.model_copy(update={"version": self.version})
@@ -265,17 +288,10 @@ class CoordinatorClient:
                 own.sendall(msg.framed(hello.model_copy(update={"proof": proof})))
             case msg.Welcome():
                 self._hello = self._hello.model_copy(update={"epoch": answer.epoch})
-                self.version = max(self.version, answer.version)
                 self._socket, self.away, self._refused = own, False, ""
-                for message in (*self._unheard.values(), self._question):
-                    if message is not None:
-                        self._send(message)
-            case msg.Grant():
-                self.version = max(self.version, answer.version)
-                if answer.update == self._asked:
-                    self._answer = answer
+                for message in (*self._unheard.values(), *([] if question is None else [question.request])):
+                    self._send(message)
             case msg.Applied():
-                self.version = max(self.version, answer.version)
                 if self._unheard.pop(answer.update, None) is not None:
                     self.on_delay(answer.delay)
             case msg.Denied(update=None):
@@ -286,9 +302,5 @@ class CoordinatorClient:
                 logger.debug("the coordinator refuses: %s", answer.text)
             case msg.Denied():
                 self._unheard.pop(answer.update or 0, None)
-                if answer.update == self._asked:
-                    self._answer = answer
             case msg.Copy():
                 self.on_copy(answer)
-            case msg.Parting():
-                self._died = None if answer.working else answer.died

@@ -140,9 +140,8 @@ class Coordination:
         most = math.inf if terms.divergence_bound is None else terms.divergence_bound
         self.lag = ReplicaLag(most, (epoch & 0xFFFFFFFF) * COPIES)
         """Lag of the model's replica; its bound is infinite if there is none."""
-        self._waits_for_copy = False
-        self._check_s = self.next_s = -math.inf
-        """Times of the next check, and at which to call `turn` if nothing is received before."""
+        self._check_s = -math.inf
+        """Time of the next check."""
         self._to_say: list[Addressed] = []
         self._begin()
 
@@ -290,8 +289,12 @@ class Coordination:
         while self._let_go(now_s):
             self._timetable.book(self._network, now_s)
         self._order_copy(now_s)
-        self.next_s = min(self._check_s, self._timetable.next_s, self._batch_due_s())
         return self._said()
+
+    @property
+    def next_s(self) -> float:
+        """Time at which to call `turn` if nothing is received before."""
+        return min(self._check_s, self._timetable.next_s, self._batch_due_s())
 
     def _batch_due_s(self) -> float:
         if not self._ready or len(self._timetable.planned) >= MOST_PLANNED:
@@ -316,13 +319,11 @@ class Coordination:
         if hopeless:
             self._drop(hopeless)
             return True
-        self._waits_for_copy = False
         for push in starting:
             if self._replicas():
                 under_way = math.fsum(other.update.norm for other in self._timetable.under_way)
                 if not self.lag.admits(push.update.norm, under_way):
-                    self._waits_for_copy = True  # no later one may start either
-                    break
+                    break  # no later one may start either
             start_s = max(0.0, push.begin_s - now_s)
             self._timetable.start(push, now_s)
             self._say(push.worker, msg.Grant(update=push.number, start_s=start_s, version=self.version))
@@ -334,7 +335,7 @@ class Coordination:
 
     def _order_copy(self, now_s: float) -> None:
         """Have a worker copy the model if the replica needs that."""
-        if (able := self._replicas()) and self.lag.due(self._waits_for_copy, now_s):
+        if (able := self._replicas()) and self.lag.due(now_s):
             self.lag.ordered(able[0])
             self._say_copy()
 

@@ -54,7 +54,7 @@ class ReplicaLag:
         """Order of the copy being made."""
         self._kept: float | None = None
         """Sum of norms when the replica's newest copy was ordered."""
-        self._away = self._told_size = False
+        self._away = self._told_size = self._waits = False
         self._retry_s = -math.inf
 
     @property
@@ -73,6 +73,7 @@ class ReplicaLag:
         lacks = self.lag + under_way
         alone = lacks == 0.0 and norm > self.bound
         if not alone and lacks + norm > self.bound * (1 + ROUNDING):
+            self._waits = True
             return False
         if alone and not self._told_size:
             self._told_size = True
@@ -83,8 +84,9 @@ class ReplicaLag:
         self.greatest = max(self.greatest, lacks + norm)
         return True
 
-    def due(self, waits: bool, now_s: float) -> bool:
-        """Return True if a copy should be ordered; `waits` is True if an update is waiting for one."""
+    def due(self, now_s: float) -> bool:
+        """Return True if a copy should be ordered: soon, or now if an update was not admitted since the last call."""
+        waits, self._waits = self._waits, False
         if self.order is not None or now_s < self._retry_s:
             return False
         return self.lag >= EARLY * self.bound or (waits and self.lag > 0.0)

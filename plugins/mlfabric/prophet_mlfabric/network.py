@@ -131,6 +131,11 @@ def end_of(up: Link, down: Link, size_bytes: float, start_s: float, pieces: list
             j += 1
 
 
+def bytes_after(pieces: Iterable[Piece], now_s: float) -> float:
+    """Return the bytes of a transfer's parts from `now_s` on."""
+    return sum(rate * (end - max(begin, now_s)) for begin, end, rate in pieces if end > now_s)
+
+
 class NetworkState:
     """Bandwidth left on the NICs of nodes 0 to n - 1; NW in Algorithms 1 to 3."""
 

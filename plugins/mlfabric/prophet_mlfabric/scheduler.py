@@ -37,10 +37,6 @@ class PlannedTransfer:
     end_s: float = math.inf
     pieces: list[Piece] = field(default_factory=list)
 
-    def left_bytes(self, now_s: float) -> float:
-        """Return the bytes left."""
-        return sum(rate * (end - max(begin, now_s)) for begin, end, rate in self.pieces if end > now_s)
-
 
 @dataclass(frozen=True)
 class Arrival:

@@ -27,7 +27,7 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
-from prophet_mlfabric.network import NetworkState, Node, Piece
+from prophet_mlfabric.network import NetworkState, Node, Piece, bytes_after
 from prophet_mlfabric.ordering import Update
 
 LEAD_S = 2e-3
@@ -68,7 +68,7 @@ class Push:
     def left_bytes(self, now_s: float) -> float:
         """Return the estimate of bytes left. A late push is expected to need as long again as it is late."""
         if now_s < self.end_s:
-            return sum(rate * (end - max(begin, now_s)) for begin, end, rate in self.pieces if end > now_s)
+            return bytes_after(self.pieces, now_s)
         took_s, late_s = self.end_s - (self.started_s or 0.0), now_s - self.end_s
         return self.update.size_bytes * late_s / (took_s + late_s) if 0.0 < late_s < took_s else 0.0
 

@@ -5,7 +5,7 @@ Rule of this file: turn results.json into text. results.py computes the numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -63,11 +63,16 @@ def _by_node(value: Any, form: Callable[[Any], str]) -> str:
     return form(value)
 
 
+def basis_of(cells: Iterable[CellResult], at_rest: bool = False) -> str:
+    """Return a sentence on what these cells' times are, as `basis`; empty if they have none."""
+    several = [policy.iteration_s for cell in cells for policy in cell.policies.values() if policy.iteration_s]
+    return basis(several, at_rest) if several else ""
+
+
 def print_results(results: Results, console: Console) -> None:
     """Print a table for each cell, with notes on its policies below."""
-    several = [policy.iteration_s for cell in results.cells for policy in cell.policies.values() if policy.iteration_s]
-    if several:
-        console.print(basis(several), markup=False)
+    if words := basis_of(results.cells):
+        console.print(words, markup=False)
     for cell in results.cells:
         console.print(_table(cell))
         for name, policy in cell.policies.items():

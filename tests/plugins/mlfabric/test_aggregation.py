@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TypeAlias
 
 from hypothesis import given
@@ -76,24 +75,6 @@ def test_figure_2_two_straight_and_a_sum_of_two() -> None:
     assert groups.end_s == 3.0
     # Without the aggregator the fourth arrives at 4.
     assert aggregate(updates(4), even(6), SERVER, [], 0.0).end_s == 4.0
-
-
-def test_figure_6_a_run_ends_where_the_server_would_have_to_wait() -> None:
-    # Three straight ones keep the server busy until 6; u4 and u5 reach the aggregator by 6, u6 would at 9.
-    order = [Update(place, 1 + place, 2.0 if place < 3 else 3.0) for place in range(6)]
-    groups = aggregate(order, even(9), SERVER, [7, 8], 0.0)
-    at = next(index for index, group in enumerate(groups.groups) if group.aggregator == 7)
-    assert max(groups.groups[at].arrivals_s) <= groups.groups[at - 1].applied_s
-    assert 5 not in [update.id for update in groups.groups[at].updates]
-    assert all(max(after.arrivals_s, default=0.0) <= before.applied_s for before, after in pairwise(groups.groups))
-
-
-def test_while_earlier_batches_keep_the_server_busy_summing_costs_nothing() -> None:
-    network = even(6)
-    network.reserve(5, SERVER, 3.0, 0.0)
-    groups = aggregate(updates(3), network, SERVER, [4], 0.0, busy_until_s=3.0)
-    assert shape(groups) == [([0, 1, 2], 4)]
-    assert groups.end_s == 4.0
 
 
 def test_no_run_weighs_more_than_it_may() -> None:

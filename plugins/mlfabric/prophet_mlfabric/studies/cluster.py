@@ -111,8 +111,8 @@ def run(
     setting: Setting,
     method: Method,
     learner: Trainee | None = None,
-    horizon_s: float | None = None,
-    stop: Callable[[], bool] | None = None,
+    horizon_s: float = HORIZON_S,
+    stop: Callable[[], bool] = lambda: False,
     *,
     iterations: int | None = None,
     rates: Rates | None = None,
@@ -120,12 +120,10 @@ def run(
     """Train for `horizon_s` virtual seconds, or until `stop()`, called after every step of the server, is True.
 
     With `iterations` a worker ends after that many updates, applied or dropped, and the job with the last worker.
-    `rates` are drawn if they are not given. Without any end the run has HORIZON_S.
+    `rates` are drawn if they are not given.
     """
-    limit = HORIZON_S if horizon_s is None else horizon_s
-    known = Rates.draw(setting, limit) if rates is None else rates
-    cluster = StudiedCluster(setting, method, learner or Trainee(), known, stop or (lambda: False), iterations)
-    return cluster.run(limit)
+    known = Rates.draw(setting, horizon_s) if rates is None else rates
+    return StudiedCluster(setting, method, learner or Trainee(), known, stop, iterations).run(horizon_s)
 
 
 class StudiedCluster:
@@ -144,15 +142,12 @@ class StudiedCluster:
         self.record = Record()
         self.now_s = 0.0
         self.version = 0
-        self._agenda = Agenda()
-        self.at = self._agenda.at
-        """Schedule an action for a time, in seconds."""
+        self.agenda = Agenda()
         self._numbers = itertools.count()
         self._stop, self._stopped = stop, False
-        self._iterations = math.inf if iterations is None else iterations
         self._computations = Computations(setting)
-        self._clocks = [0] * setting.workers
-        self._read_version = [0] * setting.workers
+        self._left = [math.inf if iterations is None else iterations] * setting.workers
+        """Updates that each worker still makes."""
         self._payloads: dict[int, tuple[int, Any]] = {}
         self._at_server: list[tuple[int, Update, Any]] = []
         self._transport = method.transport(self, rates)
@@ -161,10 +156,10 @@ class StudiedCluster:
         model = self.learner.read()
         for worker in range(self.setting.workers):
             self.has_model(worker, model, 0)
-        while self._agenda.next_s <= horizon_s and not self._stopped:
-            self.now_s, action = self._agenda.take()
+        while self.agenda.next_s <= horizon_s and not self._stopped:
+            self.now_s, action = self.agenda.take()
             action()
-        if self._agenda and not self._stopped:
+        if self.agenda and not self._stopped:
             self.now_s = horizon_s
         self.record.end_s = self.now_s
         return self.record
@@ -172,17 +167,16 @@ class StudiedCluster:
     # A worker's round: has_model, computed, applied (or dropped), wants_model.
 
     def has_model(self, worker: int, model: Any, version: int) -> None:
-        self._read_version[worker] = version
         self.learner.begin(worker, model, self.now_s)
         takes = self._computations.next_s(worker)
 
         def computed() -> None:
             payload, norm = self.learner.compute(worker, model)
-            number, machine, read = next(self._numbers), self.setting.machine_of(worker), self._read_version[worker]
+            number, machine = next(self._numbers), self.setting.machine_of(worker)
             self._payloads[number] = worker, payload
-            self._transport.push(worker, Update(number, machine, self.setting.model_bytes, read, norm))
+            self._transport.push(worker, Update(number, machine, self.setting.model_bytes, version, norm))
 
-        self.at(self.now_s + takes, computed)
+        self.agenda.at(self.now_s + takes, computed)
 
     def dropped(self, update: Update) -> None:
         worker, _ = self._payloads.pop(update.id)
@@ -223,8 +217,8 @@ class StudiedCluster:
         return self._payloads[update.id][1]
 
     def _next_round(self, worker: int) -> None:
-        self._clocks[worker] += 1
-        if self._clocks[worker] < self._iterations:
+        self._left[worker] -= 1
+        if self._left[worker] > 0:
             self._transport.pull(worker)
-        elif min(self._clocks) >= self._iterations:
+        elif max(self._left) <= 0:
             self._stopped = True

@@ -62,7 +62,7 @@ class Shared:
         self._now_s = 0.0
         self._generation = 0
         for change in rates.changes():
-            cluster.at(change, self._share)
+            cluster.agenda.at(change, self._share)
 
     def push(self, worker: int, update: Update) -> None:
         self._cluster.record.sent_to_server += 1
@@ -94,7 +94,7 @@ class Shared:
         self._generation += 1
         if self._flows:
             end_s = self._now_s + min(flow.left / flow.rate for flow in self._flows)
-            self._cluster.at(end_s, partial(self._ended, self._generation))
+            self._cluster.agenda.at(end_s, partial(self._ended, self._generation))
 
     def _ended(self, generation: int) -> None:
         if generation != self._generation:

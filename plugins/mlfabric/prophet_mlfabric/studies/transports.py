@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from prophet_mlfabric.aggregation import distribute
-from prophet_mlfabric.network import NetworkState, Node, end_of
+from prophet_mlfabric.network import NetworkState, Node, bytes_after, end_of
 from prophet_mlfabric.ordering import Update
 from prophet_mlfabric.scheduler import BatchSchedule, PlannedTransfer, Scheduler
 from prophet_mlfabric.studies.settings import Rates
@@ -68,7 +68,8 @@ class Wire:
         until: dict[Node, float] = defaultdict(lambda: -math.inf)
         for transfer in self._under_way:
             start = max((ends.get(earlier, now_s) for earlier in transfer.after), default=now_s)
-            end = network.reserve(transfer.source, transfer.destination, transfer.left_bytes(now_s), start)
+            left = bytes_after(transfer.pieces, now_s)
+            end = network.reserve(transfer.source, transfer.destination, left, start)
             ends[transfer], until[transfer.destination] = end, max(until[transfer.destination], end)
         return network, until
 
@@ -115,7 +116,7 @@ class Scheduled:
         due_s = self._due_s()
         if due_s < self._tick_s:
             self._tick_s = due_s
-            self._cluster.at(due_s, partial(self._tick, due_s))
+            self._cluster.agenda.at(due_s, partial(self._tick, due_s))
 
     def _due_s(self) -> float:
         """Return the time at which there is something to decide."""
@@ -171,9 +172,9 @@ class Scheduled:
             time_s = max(arrival.transfer.end_s, own[-1], other[arrival.needs], now)
             own += [time_s] * len(updates)
             if commit:
-                cluster.at(time_s, partial(cluster.applied, updates))
+                cluster.agenda.at(time_s, partial(cluster.applied, updates))
             else:
-                cluster.at(time_s, partial(cluster.copied, [self._copies.pop(update.id) for update in updates]))
+                cluster.agenda.at(time_s, partial(cluster.copied, [self._copies.pop(update.id) for update in updates]))
 
     def _distribute(self, workers: list[int], network: NetworkState) -> None:
         cluster, now, setting = self._cluster, self._cluster.now_s, self._cluster.setting
@@ -187,7 +188,7 @@ class Scheduled:
             after = () if hop.after is None else (sent[hop.after],)
             sent.append(self._wire.send(_message(hop.source, hop.destination, setting.model_bytes, after), now))
             if hop.reader is not None:
-                cluster.at(sent[-1].end_s, partial(cluster.has_model, workers[hop.reader], model, version))
+                cluster.agenda.at(sent[-1].end_s, partial(cluster.has_model, workers[hop.reader], model, version))
 
 
 def _message(source: int, destination: int, size_bytes: float, after: Sequence[PlannedTransfer]) -> PlannedTransfer:
@@ -210,7 +211,7 @@ class _AllReduce:
         if len(self._updates) == cluster.setting.workers:
             updates, self._updates = self._updates, []
             cluster.record.ready_s.append(cluster.now_s)
-            cluster.at(self.end_s(self._ready_s), partial(cluster.applied, updates))
+            cluster.agenda.at(self.end_s(self._ready_s), partial(cluster.applied, updates))
 
     def pull(self, worker: int) -> None:
         self._cluster.has_model(worker, self._cluster.learner.read(), self._cluster.version)

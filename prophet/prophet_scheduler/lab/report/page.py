@@ -13,11 +13,11 @@ from typing import Any
 
 from prophet_scheduler.core.optional import need
 from prophet_scheduler.core.units import format_rate, format_size, format_time
-from prophet_scheduler.lab.iterations import basis, time_columns
+from prophet_scheduler.lab.iterations import time_columns
 from prophet_scheduler.lab.records import CellResult
 from prophet_scheduler.lab.report import charts
 from prophet_scheduler.lab.report.stories import Chapter, Moment, Story
-from prophet_scheduler.lab.results_view import describe_setting
+from prophet_scheduler.lab.results_view import basis_of, describe_setting
 
 MOST_MOMENTS = 3
 """Maximum number of moments per chapter: the first, the first after the last change of the cut, and the last."""
@@ -43,12 +43,11 @@ def page(story: Story) -> str:
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     spaces = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
     env = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, autoescape=True, **spaces)
-    cells = story.results.cells if story.results is not None else ()
-    several = [policy.iteration_s for cell in cells for policy in cell.policies.values() if policy.iteration_s]
+    said = basis_of(story.results.cells) if story.results is not None else ""
     rendered: str = env.get_template("page.html.j2").render(
         story=story,
         chapters=story.chapters,
-        said=f"{basis(several)} Next to each: the speedup over the stock engine." if several else "",
+        said=f"{said} Next to each: the speedup over the stock engine." if said else "",
         library=need("plotly.offline", "prophet report").get_plotlyjs(),
         draw=draw,
         charts=charts,

@@ -167,15 +167,6 @@ def test_no_number_of_groups_is_better(graph: Graph, network: Network) -> None:
     assert [name for group in fusion.groups for name in group] == chain
 
 
-@given(graphs(), networks)
-def test_fusion_never_makes_it_worse_and_without_overhead_not_better(graph: Graph, network: Network) -> None:
-    alone = least_time(graph, network)
-    fused = balanced_fusion(graph, network).iteration_s
-    assert fused <= alone * (1 + 1e-9)
-    if network.overhead_s == 0:
-        assert fused == pytest.approx(alone)
-
-
 def test_beyond_what_is_tried_in_full_fusion_is_still_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prophet_papers.algorithms.pace.fusion.EVERY_UP_TO", 2)
     job, free = branches(), Network(50.0)
