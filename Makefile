@@ -10,7 +10,7 @@ NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyp
 PLUGINS := $(patsubst %/pyproject.toml,./%,$(wildcard plugins/*/pyproject.toml))
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize fuzz releases lint torch-tests bench validate replay allreduce eighth blocks real-blocks ablation real-ablation baselines observed mlfabric papers stacks torches pages site profiles screenshots map regret soak testbed traces operations golden release clean
+.PHONY: setup demo test sanitize fuzz releases lint torch-tests bench validate replay allreduce eighth blocks real-blocks ablation real-ablation baselines observed mlfabric papers stacks torches pages site profiles overhead screenshots map regret soak testbed traces operations golden release clean
 
 # Runs a measuring tool, makes the pages from the kept results, and exits with the tool's status.
 then-pages = $(BIN)/python -m tools.$(1); status=$$?; $(BIN)/python -m tools.pages && exit $$status
@@ -130,6 +130,10 @@ torch-tests: setup
 stacks: setup
 	$(INSTALL) --editable ".[stacks]"
 	$(BIN)/pytest tests/scripts/test_stacks.py
+
+# The cost of status, record and metrics, each on and off: about ten minutes on a quiet machine.
+overhead: setup
+	$(call then-pages,measure watching)
 
 # The pictures in docs/watching.md, from a short job that this starts. Needs Chromium.
 screenshots: setup

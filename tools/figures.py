@@ -302,6 +302,38 @@ def pairs(runs: Sequence[Row]) -> list[Row]:
     return rows
 
 
+def _beside_nothing(data: Row, variant: str, rank: int | None = None) -> list[tuple[Row, Row]]:
+    """Return, by cycle and rank, the turn of `variant` and the turn of `nothing`, from data of `make overhead`."""
+    base = {(turn["rank"], turn["cycle"]): turn for turn in data["turns"] if turn["variant"] == "nothing"}
+    turns = (turn for turn in data["turns"] if turn["variant"] == variant and rank in (None, turn["rank"]))
+    return [(turn, base[turn["rank"], turn["cycle"]]) for turn in turns]
+
+
+def delayed(data: Row, variant: str, key: str) -> list[float]:
+    """Return, by cycle and rank, the share by which `variant` takes more than `nothing`."""
+    return [turn[key] / nothing[key] - 1 for turn, nothing in _beside_nothing(data, variant)]
+
+
+def watching_share(data: Row, variant: str, rank: int, *, counted: bool) -> list[float]:
+    """Return, by cycle, the processor time of watching as a share of an iteration, with calls in training's threads.
+
+    With `counted`, the time of code that only watches; else that of Prophet's threads beyond the turn of `nothing`.
+    """
+    called_s = sum(call["count"] * call["call_s"] for call in data["calls"] if call["rank"] == rank)
+    return [
+        ((turn["watching_s"] if counted else turn["threads_s"] - nothing["threads_s"]) + called_s)
+        / nothing["iteration_s"]
+        for turn, nothing in _beside_nothing(data, variant, rank)
+    ]
+
+
+def scattered(values: Sequence[float]) -> str:
+    """Return the median and its standard error, from the median absolute deviation."""
+    middle = float(np.median(values))
+    scatter = 1.4826 * float(np.median(np.abs(np.array(values) - middle)))
+    return f"{middle:+.2%} ({1.25 * scatter / len(values) ** 0.5:.2%})"
+
+
 def beside_judge(rows: Iterable[Any]) -> list[float]:
     """Return, by family of jobs, the tuner's regret after 100 iterations over that of the rules it replaced."""
     return [row.tuner.regret[1] / row.judge.regret[1] for row in rows if row.judge]

@@ -68,17 +68,17 @@ def test_make_pages_writes_them_all(copied: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        ('{"measured": 3}', "operations.json: cannot be read as kept results"),
+        ('{"measured": 3}', "watching.json: cannot be read as kept results"),
         (
             '{"measured": {"date": "", "commit": "", "processor": "", "cores": 1}, "data": {}}',
-            "operations.md: its data lacks something (dict object has no element 0)",
+            "watching.md: its data lacks something ('dict object' has no attribute 'turns')",
         ),
     ],
 )
 def test_data_that_cannot_be_shown_is_one_line_and_nothing_is_written(
     content: str, line: str, copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (copied / "data" / "operations.json").write_text(content)
+    (copied / "data" / "watching.json").write_text(content)
     assert pages.main(["--results", str(copied)]) == 2
     error = capsys.readouterr().err
     assert line in error and error.count("\n") == 1
