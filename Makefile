@@ -10,7 +10,7 @@ NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyp
 PLUGINS := $(patsubst %/pyproject.toml,./%,$(wildcard plugins/*/pyproject.toml))
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize fuzz releases lint torch-tests bench validate replay allreduce eighth blocks real-blocks ablation real-ablation baselines observed mlfabric papers stacks torches pages site profiles overhead screenshots map regret soak testbed traces operations golden release clean
+.PHONY: setup demo test sanitize fuzz releases lint torch-tests bench validate replay allreduce eighth blocks real-blocks ablation real-ablation changing baselines observed mlfabric papers stacks torches pages site profiles guard overhead screenshots map regret soak testbed traces operations golden release clean
 
 # Runs a measuring tool, makes the pages from the kept results, and exits with the tool's status.
 then-pages = $(BIN)/python -m tools.$(1); status=$$?; $(BIN)/python -m tools.pages && exit $$status
@@ -103,6 +103,10 @@ ablation: setup
 real-ablation: setup
 	$(call then-pages,studies ablation)
 
+# Real networks that change during a job: about a quarter of an hour on a quiet machine.
+changing: setup
+	$(call then-pages,measure changing)
+
 # Alternatives for a job on a slow network, to the same accuracy: about a quarter of an hour on a quiet machine.
 baselines: setup
 	$(call then-pages,measure baselines)
@@ -130,6 +134,10 @@ torch-tests: setup
 stacks: setup
 	$(INSTALL) --editable ".[stacks]"
 	$(BIN)/pytest tests/scripts/test_stacks.py
+
+# The cost of watching every use of a parameter: about two minutes on a quiet machine.
+guard: setup
+	$(call then-pages,measure guard)
 
 # The cost of status, record and metrics, each on and off: about ten minutes on a quiet machine.
 overhead: setup

@@ -20,7 +20,10 @@ from tools import kept
 MEASUREMENTS: Mapping[str, str] = {
     "baselines": "baselines.measure",
     "bench": "bench.measure",
+    "changing": "changing.measure",
+    "changing-simulated": "changing.simulate",
     "gpu": "gpu.measure",
+    "guard": "guard.measure",
     "map": "gain_map.measure",
     "mlfabric": "mlfabric_cells.measure",
     "mlfabric-simulated": "mlfabric_cells.simulate",
