@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -26,6 +27,12 @@ SWEEP = 128
 _WAIT_S = 0.002
 _OF_GPUS = "byteps_torch_push_pull_async_torch_cuda_FloatTensor"
 """Function that only a BytePS built with CUDA has."""
+
+
+def leave_zeros(params: Iterable[torch.Tensor]) -> None:
+    """Give each parameter a gradient of zeros, contiguous whatever the parameter's own layout, as BytePS does."""
+    for param in params:
+        param.grad = torch.zeros_like(param, memory_format=torch.contiguous_format)
 
 
 class Engine:

@@ -168,6 +168,29 @@ def test_accumulation(any_order: Network) -> None:
             loss_of(twins.model, number).backward()
 
 
+def test_a_number_of_passes_that_is_assigned_counts_from_the_next_round_on(network: Network) -> None:
+    """As the attribute of this name does in BytePS's."""
+    _, _, model, optimizer = pair(network)
+    leave = []
+    for passes in (1, 2, 1):
+        optimizer.backward_passes_per_step = passes
+        assert optimizer.backward_passes_per_step == passes
+        optimizer.zero_grad()
+        before = len(network.pushed)
+        loss_of(model, passes).backward()
+        leave.append(len(network.pushed) - before)
+        optimizer.step()
+    assert leave == [8, 8, 0]
+
+
+def test_first_gradients_are_contiguous_whatever_the_layout_of_parameters(network: Network) -> None:
+    """As BytePS makes them, which sends no others. The sum of a norm depends on it."""
+    model = nn.Conv2d(3, 4, 5).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    _optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
+    assert not weight_of(model).is_contiguous()
+    assert all(gradient_of(p).is_contiguous() and not gradient_of(p).any() for p in model.parameters())
+
+
 class Branches(nn.Module):
     """Parameters that take part in some iterations only, are tied, or frozen."""
 
@@ -234,6 +257,15 @@ def test_closure_sees_averages_and_returns_its_loss(network: Network) -> None:
     train(truth, plain, 2, 1)
     assert torch.equal(optimizer.step(closure), expected)
     assert not network.flying
+    assert twins.alike()
+
+
+def test_a_closure_finds_averages_of_the_gradients_before_it_and_may_change_them(network: Network) -> None:
+    twins = pair(network)
+    for some_model, some_optimizer in twins.sides:
+        some_optimizer.zero_grad()
+        loss_of(some_model, 2).backward()
+        some_optimizer.step(lambda model=some_model: nn.utils.clip_grad_norm_(model.parameters(), 0.01))
     assert twins.alike()
 
 

@@ -214,6 +214,12 @@ def test_a_second_backward_pass_without_synchronize_is_refused(network: Any) -> 
     ddp.synchronize()
 
 
+def test_first_gradients_are_contiguous_whatever_the_layout_of_parameters(network: Any) -> None:
+    model = nn.Conv2d(3, 4, 5).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    network.parallel(model)
+    assert all(p.grad is not None and p.grad.is_contiguous() and not p.grad.any() for p in model.parameters())
+
+
 def test_what_cannot_be_honoured_is_bytepss_own_with_one_warning(
     network: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
