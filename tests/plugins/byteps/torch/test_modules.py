@@ -150,9 +150,9 @@ def test_clipping_by_the_norm_of_all_is_seen_and_not_watched_for_good(network: A
     for number in range(IN_VAIN + 2):
         clip(twins, number)
         step(twins)
-    assert rounds._keyed._waits.holds and not rounds._probation.watches
+    assert rounds._keyed._iterations._waits.holds and not rounds._probation.watches
     twins.train(IN_VAIN + 2, STEPS + LEAST_ALIKE + 1)
-    assert network.flying and not rounds._keyed._waits.holds
+    assert network.flying and not rounds._keyed._iterations._waits.holds
     assert twins.alike()
 
 
