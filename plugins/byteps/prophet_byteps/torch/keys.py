@@ -5,6 +5,7 @@ Rule of this file: the state of a process, not of an optimizer: ids, pushes, han
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections.abc import Iterable
@@ -48,7 +49,7 @@ class Engine:
         self.board = CutBoard(Cut.uniform(MOST_BLOCK_BYTES)) if board is None else board
         self._ids = 0
         self._names_left = MOST_NAMES_OF_ALL
-        self._optimizers = 0
+        self._numbers = itertools.count()
         self._opening: set[int] = set()
         self._opened = 0
 
@@ -74,8 +75,7 @@ class Engine:
 
     def take_number(self) -> int:
         """Return the number of the next optimizer, from 0."""
-        self._optimizers += 1
-        return self._optimizers - 1
+        return next(self._numbers)
 
     def announce(self, number: int, what: str) -> None:
         """Tell the other workers about an optimizer, and return at once. The job ends if they have another."""
