@@ -241,8 +241,6 @@ class Learning:
                 case TakeUp(plan):
                     self.plan = taken = plan
                     self.plans += 1
-                case Want() as want if want.cut is not None:
+                case Want() as want:
                     board.want(want.cut, Reason(want.why, want.predicted_s), want.credit)
-                case Want() as want if want.credit is not None:
-                    board.want_credit(want.credit)
         return taken

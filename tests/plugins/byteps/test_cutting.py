@@ -175,7 +175,7 @@ def test_every_worker_has_the_credit_of_the_cut_from_the_same_round_on(monkeypat
             if number == 0:
                 worker.board.want(LARGE, Reason("larger", 0.5), 1000 + worker.rank)
             if number == RECUT_ROUNDS:
-                worker.board.want_credit(2000 + worker.rank)
+                worker.board.want(None, credit=2000 + worker.rank)
             if number == 2 * RECUT_ROUNDS:
                 worker.board.want(SMALL)  # of which no credit is known
 

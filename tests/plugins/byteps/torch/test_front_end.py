@@ -281,28 +281,19 @@ def test_step_hooks_run_around_the_step_and_around_the_inner_one_which_has_avera
     assert same(calls[1:], [[p.grad for p in truth.parameters()], updated, updated])
 
 
-@pytest.mark.parametrize("end", ["shutdown", "suspend"])
-def test_the_last_updates_arrive_before_byteps_shuts_down(network: Network, end: str) -> None:
-    twins = pair(network)
-    twins.train(2, 1)
-    getattr(network, end)()
-    assert network.shut_down
-    assert not network.flying
-    assert torch.equal(peek(twins.model[0]), weight_of(twins.truth[0]))
-
-
-def test_at_the_end_of_the_process_they_arrive_before_byteps_own_end(
-    network: Network, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("end", ["shutdown", "suspend", "exit"])
+def test_the_last_updates_arrive_before_byteps_ends(
+    network: Network, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """Other workers may need what this one has yet to send."""
+    """At the end of the process, too: other workers may need what this one has yet to send."""
     handlers: list[Callable[[], None]] = []
     monkeypatch.setattr(atexit, "register", handlers.append)
     network.init()
     twins = pair(network)
     twins.train(2, 1)
     assert network.flying
-    for handler in reversed(handlers):
-        handler()
+    for call in reversed(handlers) if end == "exit" else [getattr(network, end)]:
+        call()
     assert network.shut_down
     assert not network.flying
     assert torch.equal(peek(twins.model[0]), weight_of(twins.truth[0]))
