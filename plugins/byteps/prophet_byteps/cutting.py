@@ -164,8 +164,8 @@ class CutBoard:
     # Called by the agent.
 
     def want(self, cut: Cut | None, reason: Reason = NO_REASON, credit: int | None = None) -> None:
-        """Ask for a cut from a later round on, with this credit in bytes, or for another credit only. Has an effect only
-        on the decider.
+        """Ask for a cut from a later round on, with this credit in bytes, or for another credit only. Has an effect
+        only on the decider.
         """
         with self._lock:
             if cut is not None:
