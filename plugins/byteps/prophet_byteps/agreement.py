@@ -386,23 +386,6 @@ def under_way() -> bool:
     return _active is not None and _active.exchange.under_way()
 
 
-def begin_anew() -> None:
-    """Forget pages in flight: BytePS was shut down or suspended."""
-    if _active is not None:
-        _active.ended()
-
-
-def leave() -> None:
-    """Call Agreement.leave, if there is an agreement."""
-    if _active is not None:
-        _active.leave()
-
-
-def all_leave() -> bool:
-    """Call Agreement.all_leave. True without an agreement."""
-    return _active is None or _active.all_leave()
-
-
 def at_rest() -> bool:
     """Return True if all workers have answered every page that this one has sent, even if nobody waits for it."""
     return _active is None or (_active.poll() and not _active.exchange.pages_under_way())
