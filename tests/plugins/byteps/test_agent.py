@@ -339,22 +339,19 @@ def test_a_comparison_that_fails_is_one_warning(
     assert caplog.messages == ["Prophet: cannot compare the workers' settings: KeyError: 'byteps.torch.ops'"]
 
 
-def test_the_learner_is_there_when_the_program_has_started_byteps(started: list[tuple[Any, ...]]) -> None:
+@pytest.mark.parametrize("inits", [True, False])
+def test_the_learner_is_there_when_byteps_has_started_or_sends(started: list[tuple[Any, ...]], inits: bool) -> None:
     hook, bps = Hook(), BytePS(2)
     scheduled = job(hook)
     scheduled._agree_at_start(bps, "terms")
     hook.events = one_event(QueueEvent.PLAN)
     scheduled._turn()
     assert scheduled._learning.session is None, "a program that only imports BytePS learns nothing"
-    bps.init()
-    assert scheduled._learning.session is not None
-
-
-def test_what_is_sent_is_learned_from_however_byteps_was_started() -> None:
-    hook = Hook()
-    scheduled = job(hook)
-    hook.events = one_event(EventKind.ADD)
-    scheduled._turn()
+    if inits:
+        bps.init()
+    else:
+        hook.events = one_event(EventKind.ADD)
+        scheduled._turn()
     assert scheduled._learning.session is not None
 
 
