@@ -6,8 +6,8 @@ reports must be equal, worker by worker. The network is so narrow that transfers
 script that uses a weight before its update has come sees another value.
 
 A script that stock BytePS does not run alike every time can show nothing, so there is none here: sharing parameters
-between two optimizers (stock averages them twice, or raises), and step(closure) without synchronize() in the closure
-(stock updates with gradients that are on their way).
+between two optimizers (stock averages them twice, or raises), and a closure of step() with backward() but without
+synchronize() (stock updates with gradients that are on their way).
 """
 
 from __future__ import annotations

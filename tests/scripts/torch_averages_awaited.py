@@ -23,6 +23,30 @@ def clipped_by_norm(model, optimizer):
     return seen
 
 
+@way()
+def clipped_in_a_closure(model, optimizer):
+    """Gradients are there before step(), which calls the closure once they are averaged."""
+    norms = []
+    for _ in range(6):
+        optimizer.zero_grad()
+        backward(model)
+        optimizer.step(lambda: norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.3)))
+    return norms
+
+
+@way()
+def awaited_after_the_step(model, optimizer):
+    """By all, though only the first has touched its gradients since, for a log."""
+    norms = []
+    for _ in range(6):
+        train(model, optimizer)
+        if bps.rank() == 0:
+            norms.append(nn.utils.clip_grad_norm_(model.parameters(), float("inf")))
+        optimizer.synchronize()
+        norms.append([p.grad.norm() for p in model.parameters()])
+    return norms
+
+
 @way(make=lambda params: torch.optim.Adam(params, lr=1e-3))
 def clipped_by_value(model, optimizer):
     """And a learning rate that the script sets by hand in the groups."""
@@ -98,7 +122,7 @@ def two_passes_a_step(model, optimizer):
     losses = []
     for iteration in range(12):
         losses.append(backward(model))
-        if iteration % 2 == 1:
+        if iteration % optimizer.backward_passes_per_step == 1:
             optimizer.step()
             optimizer.zero_grad()
     return losses

@@ -210,10 +210,10 @@ class Plain:
                     p.grad = torch.zeros_like(p)
                 p.grad.copy_(average(p.grad if self.half is None else p.grad.to(self.half)))
 
-    def step(self) -> None:
+    def step(self, closure: Any = None) -> None:
         if not self.skips:
             self.synchronize()
-        self.optimizer.step()
+        self.optimizer.step(closure)
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -272,6 +272,8 @@ def twins_of(
     """Return twins whose optimizers `make` makes of their parameters; `half` as Plain's."""
     truth, model = make_model(), make_model()
     plain = Plain(make(truth.parameters()), half)
+    for param in truth.parameters():
+        param.grad = torch.zeros(param.shape, dtype=param.dtype) if param.requires_grad else None  # as BytePS leaves it
     compression = network.Compression.none if half is None else network.Compression.fp16
     optimizer = wrap(network, model, make(model.parameters()), compression=compression, **more)
     return Twins(truth, plain, model, optimizer)

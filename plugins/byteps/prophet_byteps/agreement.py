@@ -52,7 +52,7 @@ _LEAVING = "prophet.leaving"
 """Page that each worker sends when it is at its end."""
 
 Answer = Callable[[], bytes | None]
-"""Function that returns the summed page, or None while it is in flight."""
+"""Function that returns the summed page once, or None while it is in flight."""
 
 
 class PageExchange(Protocol):
@@ -83,6 +83,19 @@ class PageExchange(Protocol):
         ...
 
 
+def kept(answer: Answer) -> Answer:
+    """Return the same answer, as a function that may be called again."""
+    page: bytes | None = None
+
+    def again() -> bytes | None:
+        nonlocal page
+        if page is None:
+            page = answer()
+        return page
+
+    return again
+
+
 class Pages:
     """Pages with these names, used in turn. The sum of each must be received before the next is sent."""
 
@@ -110,24 +123,19 @@ class Pages:
         """Send the next page, and return at once."""
         if self._answer is not None:
             raise RuntimeError("a round ended that never began: a page is sent before the last sum was received")
-        self._answer = self._exchange.send(self._names[self._sent % len(self._names)], page)
+        self._answer = kept(self._exchange.send(self._names[self._sent % len(self._names)], page))
         self._sent += 1
 
     def receive(self, what: str, here: str) -> bytes:
         """Wait until all workers have sent this page, and return the sum. `what` and `here`: see wait_for_all."""
-        answer, pages = self._answer, list[bytes]()
+        answer = self._answer
         assert answer is not None
-
-        def done() -> bool:
-            page = answer()
-            if page is not None:
-                pages.append(page)
-            return page is not None
-
-        if not done():
-            wait_for_all(done, what, here)
+        if answer() is None:
+            wait_for_all(lambda: answer() is not None, what, here)
         self._answer = None
-        return pages[0]
+        page = answer()
+        assert page is not None
+        return page
 
 
 def encode_row(text: str) -> bytes:
@@ -190,7 +198,6 @@ class _Topic:
     slot: int
     text: str | None = None
     answers: list[Answer] = field(default_factory=list)
-    pages: list[bytes | None] = field(default_factory=list)
     settled: bool = True
 
 
@@ -213,7 +220,6 @@ class Agreement:
         self._lock = free_in_forks(threading.RLock())
         self._left: Answer | None = None
         """None until this worker is at its end."""
-        self._all_leave = False
         for slot in range(SLOTS):
             self._declare(slot)
         exchange.declare(_LEAVING)
@@ -248,8 +254,7 @@ class Agreement:
         own, page = make_page(self.rank, text if topic == START else f"{topic}: {text}")
         for number in range(page_count(self.workers)):
             content = page if number == own else bytes(PAGE_BYTES)
-            state.answers.append(self.exchange.send(_name(slot, number), content))
-            state.pages.append(None)
+            state.answers.append(kept(self.exchange.send(_name(slot, number), content)))
 
     def poll(self) -> bool:
         """Collect answers, and return True if none is missing. The process exits if workers differ."""
@@ -257,11 +262,10 @@ class Agreement:
             for state in self._topics.values():
                 if state.settled:
                     continue
-                looks = zip(state.pages, state.answers, strict=True)
-                state.pages = [answer() if page is None else page for page, answer in looks]
-                if None not in state.pages:
+                pages = [page for answer in state.answers if (page := answer()) is not None]
+                if len(pages) == len(state.answers):
                     state.settled = True
-                    line = difference(rows_of([page or b"" for page in state.pages], self.workers))
+                    line = difference(rows_of(pages, self.workers))
                     if line:
                         self.end(line, WRONG)
             return all(state.settled for state in self._topics.values())
@@ -280,24 +284,23 @@ class Agreement:
         """Tell the other workers that this one is at its end, and return at once."""
         with self._lock:
             if self._left is None:
-                self._left = self.exchange.send(_LEAVING, bytes(PAGE_BYTES))
+                self._left = kept(self.exchange.send(_LEAVING, bytes(PAGE_BYTES)))
 
     def all_leave(self) -> bool:
         """Return True if all workers are at their end, so that none sends anything more."""
         with self._lock:
-            self._all_leave = self._all_leave or (self._left is not None and self._left() is not None)
-            return self._all_leave
+            return self._left is not None and self._left() is not None
 
     def ended(self) -> None:
         """Expect nothing more from the others: the engine was shut down or suspended."""
         with self._lock:
             self.exchange.begin_anew()
-            self._all_leave = True
+            self._left = lambda: b""
 
     def renew(self, rank: int, workers: int) -> None:
         """Propose all topics again after the engine has restarted, when nothing is in flight."""
         with self._lock:
-            self._left, self._all_leave = None, False
+            self._left = None
             self.rank, self.workers = rank, workers
             self._next_slot = 0
             for topic, state in list(self._topics.items()):
@@ -381,23 +384,6 @@ def poll() -> bool:
 def under_way() -> bool:
     """Return True if a tensor of the program is in flight. False if this process has no agreement."""
     return _active is not None and _active.exchange.under_way()
-
-
-def begin_anew() -> None:
-    """Forget pages in flight: BytePS was shut down or suspended."""
-    if _active is not None:
-        _active.ended()
-
-
-def leave() -> None:
-    """Call Agreement.leave, if there is an agreement."""
-    if _active is not None:
-        _active.leave()
-
-
-def all_leave() -> bool:
-    """Call Agreement.all_leave. True without an agreement."""
-    return _active is None or _active.all_leave()
 
 
 def at_rest() -> bool:

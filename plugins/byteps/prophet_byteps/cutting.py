@@ -163,15 +163,15 @@ class CutBoard:
 
     # Called by the agent.
 
-    def want(self, cut: Cut, reason: Reason = NO_REASON, credit: int | None = None) -> None:
-        """Ask for a cut from a later round on, with this credit in bytes. Has an effect only on the decider."""
+    def want(self, cut: Cut | None, reason: Reason = NO_REASON, credit: int | None = None) -> None:
+        """Ask for a cut from a later round on, with this credit in bytes, or for another credit only. Has an effect
+        only on the decider.
+        """
         with self._lock:
-            self._wanted, self._reason = Wish(cut, credit), reason
-
-    def want_credit(self, credit: int) -> None:
-        """Ask for another credit only, in bytes."""
-        with self._lock:
-            self._wanted = self._wanted._replace(credit=credit)
+            if cut is not None:
+                self._wanted, self._reason = Wish(cut, credit), reason
+            elif credit is not None:
+                self._wanted = self._wanted._replace(credit=credit)
 
     def measured(self, network: Network) -> None:
         """Record this worker's measured network, for the other workers."""

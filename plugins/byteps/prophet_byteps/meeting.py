@@ -80,9 +80,10 @@ def _answer_before_the_end() -> None:
     global ending
     ending = True
     try:
-        if not ends_at_once():
-            agreement.leave()
-            agreement.wait(agreement.all_leave, "all workers to be at their end")
+        group = agreement.active()
+        if group is not None and not ends_at_once():
+            group.leave()
+            agreement.wait(group.all_leave, "all workers to be at their end")
         agreement.wait(agreement.at_rest, "all workers", FAILED_PATIENCE_S if has_failed() else EXIT_LIMIT_S)
     except Exception as error:
         logger.warning("Prophet ended before all workers had answered: %s", error)
@@ -91,4 +92,6 @@ def _answer_before_the_end() -> None:
 def _ended() -> None:
     global ending
     ending = False
-    agreement.begin_anew()
+    group = agreement.active()
+    if group is not None:
+        group.ended()

@@ -339,22 +339,19 @@ def test_a_comparison_that_fails_is_one_warning(
     assert caplog.messages == ["Prophet: cannot compare the workers' settings: KeyError: 'byteps.torch.ops'"]
 
 
-def test_the_learner_is_there_when_the_program_has_started_byteps(started: list[tuple[Any, ...]]) -> None:
+@pytest.mark.parametrize("inits", [True, False])
+def test_the_learner_is_there_when_byteps_has_started_or_sends(started: list[tuple[Any, ...]], inits: bool) -> None:
     hook, bps = Hook(), BytePS(2)
     scheduled = job(hook)
     scheduled._agree_at_start(bps, "terms")
     hook.events = one_event(QueueEvent.PLAN)
     scheduled._turn()
     assert scheduled._learning.session is None, "a program that only imports BytePS learns nothing"
-    bps.init()
-    assert scheduled._learning.session is not None
-
-
-def test_what_is_sent_is_learned_from_however_byteps_was_started() -> None:
-    hook = Hook()
-    scheduled = job(hook)
-    hook.events = one_event(EventKind.ADD)
-    scheduled._turn()
+    if inits:
+        bps.init()
+    else:
+        hook.events = one_event(EventKind.ADD)
+        scheduled._turn()
     assert scheduled._learning.session is not None
 
 
@@ -485,7 +482,12 @@ def test_the_events_have_one_reader_while_a_turn_is_under_way(tmp_path: Path, mo
 
 
 def test_the_status_says_how_blocks_were_cut(tmp_path: Path) -> None:
-    scheduled = job(status_out=tmp_path / "status.json")
+    scheduled = job(policy="p3", status_out=tmp_path / "status.json")
+    scheduled._finish()
+    status = read_status(tmp_path / "status.json")
+    assert (status.policy, status.plans, status.hook, status.network) == ("p3", 0, None, None)
+    assert status.cut == Cut.uniform(status.partition_bytes).segments
+    assert (status.recuts, status.last_recut_s, status.recut_reason) == (0, None, "")
     board = scheduled._board = CutBoard(None)
     board.taken_up(0, Cut.uniform(4096))
     board.want(Cut.uniform(8192), Reason("a faster network", 0.75))
@@ -498,14 +500,6 @@ def test_the_status_says_how_blocks_were_cut(tmp_path: Path) -> None:
     board.refuse(Refusal(Cut.uniform(4096), "no names"))
     scheduled._finish()
     assert read_status(tmp_path / "status.json").refused == ("blocks of 4 KiB cannot be used: no names",)
-
-
-def test_the_status_that_is_written_can_be_read(tmp_path: Path) -> None:
-    job(policy="p3", status_out=tmp_path / "status.json")._finish()
-    status = read_status(tmp_path / "status.json")
-    assert (status.policy, status.plans, status.hook, status.network) == ("p3", 0, None, None)
-    assert status.cut == Cut.uniform(status.partition_bytes).segments
-    assert (status.recuts, status.last_recut_s, status.recut_reason) == (0, None, "")
 
 
 def test_a_worker_says_what_it_does_with_a_hook_and_without(
@@ -535,32 +529,24 @@ def test_a_worker_says_what_it_does_with_a_hook_and_without(
 
 
 @pytest.mark.parametrize(
-    ("environ", "place"),
+    ("told", "place", "decider"),
     [
-        ({}, (0, None, 0)),
-        ({"DMLC_WORKER_ID": "2", "DMLC_NUM_WORKER": "4"}, (2, 4, 0)),
-        (
-            {"DMLC_WORKER_ID": "1", "DMLC_NUM_WORKER": "2", "BYTEPS_LOCAL_RANK": "3", "BYTEPS_LOCAL_SIZE": "8"},
-            (11, 16, 3),
-        ),
+        ("", (0, None, 0), True),
+        ("2 4", (2, 4, 0), False),
+        ("0 2 0 1", (0, 2, 0), True),
+        ("0 2 0 8", (0, 16, 0), False),
+        ("0 2 7 8", (7, 16, 7), True),
+        ("1 2 3 8", (11, 16, 3), False),
+        ("1 2 7 8", (15, 16, 7), False),
     ],
 )
-def test_which_worker_this_is(environ: dict[str, str], place: tuple[int, int | None, int]) -> None:
-    assert place_of(environ) == place
-
-
-@pytest.mark.parametrize(
-    ("environ", "yes"),
-    [
-        ({"DMLC_WORKER_ID": "0"}, True),
-        ({"DMLC_WORKER_ID": "0", "BYTEPS_LOCAL_RANK": "0", "BYTEPS_LOCAL_SIZE": "1"}, True),
-        ({"DMLC_WORKER_ID": "1", "BYTEPS_LOCAL_RANK": "0", "BYTEPS_LOCAL_SIZE": "1"}, False),
-        ({"DMLC_WORKER_ID": "0", "BYTEPS_LOCAL_RANK": "0", "BYTEPS_LOCAL_SIZE": "8"}, False),
-        ({"DMLC_WORKER_ID": "0", "BYTEPS_LOCAL_RANK": "7", "BYTEPS_LOCAL_SIZE": "8"}, True),
-    ],
-)
-def test_the_process_that_decides_is_the_one_that_talks_to_the_servers(environ: dict[str, str], yes: bool) -> None:
-    assert decides(environ) == yes
+def test_which_worker_this_is_and_whether_it_decides(
+    told: str, place: tuple[int, int | None, int], decider: bool
+) -> None:
+    """The process that talks to the servers decides."""
+    names = ("DMLC_WORKER_ID", "DMLC_NUM_WORKER", "BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE")
+    environ = dict(zip(names, told.split(), strict=False))
+    assert (place_of(environ), decides(environ)) == (place, decider)
 
 
 def test_the_shape_of_a_job_is_what_byteps_was_told() -> None:

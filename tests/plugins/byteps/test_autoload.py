@@ -27,14 +27,9 @@ def run(
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=240)
 
 
-def test_unset_means_that_nothing_of_prophet_is_imported() -> None:
-    done = run("without_prophet", "torch", {})
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_set_without_byteps_in_the_program_costs_only_the_import_hook() -> None:
-    done = run("without_byteps")
-    assert (done.returncode, done.stderr) == (0, "")
+def test_unset_imports_nothing_of_prophet_and_set_without_byteps_costs_only_the_import_hook() -> None:
+    for done in (run("without_prophet", "torch", {}), run("without_byteps")):
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(("part", "size"), [("torch", 4_096_000), ("mxnet", 524_288)])

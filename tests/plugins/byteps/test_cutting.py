@@ -175,7 +175,7 @@ def test_every_worker_has_the_credit_of_the_cut_from_the_same_round_on(monkeypat
             if number == 0:
                 worker.board.want(LARGE, Reason("larger", 0.5), 1000 + worker.rank)
             if number == RECUT_ROUNDS:
-                worker.board.want_credit(2000 + worker.rank)
+                worker.board.want(None, credit=2000 + worker.rank)
             if number == 2 * RECUT_ROUNDS:
                 worker.board.want(SMALL)  # of which no credit is known
 
@@ -185,17 +185,6 @@ def test_every_worker_has_the_credit_of_the_cut_from_the_same_round_on(monkeypat
     assert credits[0] == credits[1] == credits[2]
     assert credits[0] == [None] * RECUT_ROUNDS + [1000] * RECUT_ROUNDS + [2000] * 2 * RECUT_ROUNDS
     assert group[1].board.in_force.recuts == 2
-
-
-def test_what_cannot_be_had_leaves_the_credit_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns, group = job(monkeypatch, 5, 2)
-    for worker in group:
-        worker.refuse(lambda cut: "no names")
-    turns.play(
-        group[0].run(2 * RECUT_ROUNDS, lambda number: group[0].board.want(LARGE, NO_REASON, 1000)),
-        group[1].run(2 * RECUT_ROUNDS),
-    )
-    assert [worker.board.in_force.credit for worker in group] == [None, None]
 
 
 def test_a_fixed_cut_sends_nothing_and_stays(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,13 +251,17 @@ def test_a_front_end_that_cannot_cut_so_keeps_the_cut_of_all(monkeypatch: pytest
         worker.refuse(lambda cut: "no names" if cut == LARGE else "")
 
     def before(number: int) -> None:
-        group[0].board.want(LARGE if number < 2 * RECUT_ROUNDS else STEPPED)
+        if number < 2 * RECUT_ROUNDS:
+            group[0].board.want(LARGE, NO_REASON, 1000)
+        else:
+            group[0].board.want(STEPPED)
 
     turns.play(group[0].run(4 * RECUT_ROUNDS, before), group[1].run(4 * RECUT_ROUNDS))
     assert group[0].cuts == group[1].cuts
     assert set(group[0].cuts) == {SMALL, STEPPED}
     assert [worker.board.refusals for worker in group] == [(Refusal(LARGE, "no names"),)] * 2
     assert [worker.board.in_force.recuts for worker in group] == [1, 1], "what was refused is none"
+    assert [worker.board.in_force.credit for worker in group] == [None, None], "nor is its credit taken up"
 
 
 def test_without_an_exchange_all_stay_with_one_size() -> None:

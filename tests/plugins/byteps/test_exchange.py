@@ -52,10 +52,13 @@ def sent(ops: Ops) -> int:
     return ops.push_pull_async_inplace(torch.zeros(1), True, "a tensor", 0)
 
 
-def test_a_tensor_is_under_way_until_it_is_back(ops: Ops) -> None:
+def test_a_tensor_is_under_way_until_it_is_back(ops: Ops, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not agreement.under_way()
     handle = sent(ops)
     assert agreement.under_way()
+    with monkeypatch.context() as alone:
+        alone.setattr(agreement, "_active", None)
+        assert not agreement.under_way(), "without other workers nothing is known"
     ops.done.add(handle)
     assert not agreement.under_way(), "it is back, though the program has not taken it"
     ops.synchronize(handle)
@@ -83,8 +86,12 @@ def test_a_page_is_under_way_until_it_is_back_whoever_asks(ops: Ops) -> None:
     ops.done.add(max(ops._handle_map))
     assert not group.exchange.pages_under_way()
     group.exchange.send("a page", bytes(PAGE_BYTES))
+    assert agreement.under_way()
     exchange.renew(SimpleNamespace(rank=lambda: 0, size=lambda: 2))
     assert not group.exchange.pages_under_way(), "what was suspended gives nothing back"
+    assert not agreement.under_way()
+    sent(ops)
+    assert agreement.under_way()
 
 
 def test_what_is_taken_meanwhile_is_not_under_way(ops: Ops, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,18 +103,4 @@ def test_what_is_taken_meanwhile_is_not_under_way(ops: Ops, monkeypatch: pytest.
         return poll(handle)
 
     monkeypatch.setattr(ops, "poll", taken_before)
-    assert not agreement.under_way()
-
-
-def test_nothing_comes_back_of_an_engine_that_was_suspended(ops: Ops) -> None:
-    sent(ops)
-    exchange.renew(SimpleNamespace(rank=lambda: 0, size=lambda: 2))
-    assert not agreement.under_way()
-    sent(ops)
-    assert agreement.under_way()
-
-
-def test_nothing_is_known_without_other_workers(ops: Ops, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent(ops)
-    monkeypatch.setattr(agreement, "_active", None)
     assert not agreement.under_way()

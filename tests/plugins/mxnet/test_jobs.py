@@ -11,7 +11,7 @@ mx = pytest.importorskip("mxnet", exc_type=ImportError)
 from prophet_mxnet.exchanges import ordered_parameters
 from prophet_mxnet.jobs.digits import accuracy, make_network
 from prophet_mxnet.jobs.replay import ReplayNetwork
-from prophet_mxnet.jobs.weights import model_record
+from prophet_mxnet.jobs.training import model_record
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.lab.jobs.compute import ComputeClock
 from prophet_scheduler.lab.jobs.datasets import digits

@@ -8,26 +8,21 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import time
 from collections.abc import Callable, Hashable, Sequence
 
 import torch
 
 from prophet_byteps import hook
 from prophet_byteps.cutting import CutControl
+from prophet_byteps.iterations import Iterations
 from prophet_byteps.torch.keyed_arena import KeyedArena, declare_names
 from prophet_byteps.torch.keys import Engine
-from prophet_scheduler.core.choice import IterationEnd
 from prophet_scheduler.core.cut import Block, Cut, blocks_of, ids_taken
 from prophet_scheduler.frontends.torch.arena import Slot, kinds_of, travelling_bytes
 from prophet_scheduler.frontends.torch.life import STAGE, Transition
 from prophet_scheduler.frontends.torch.streams import streams_of
 from prophet_scheduler.frontends.torch.updates import WAIT_LIMIT_S, AverageSource
-from prophet_scheduler.learn.barrier import BarrierWatch
-from prophet_scheduler.watch import training
 
-OPENS = 2
-"""Number of rounds in which a job's first blocks use a key for the first time."""
 SIGHT = "its parameters are used out of sight"
 """Reason for giving up a trace."""
 
@@ -63,10 +58,7 @@ class KeyedRounds:
         self._fusion = fusion
         self._half = half
         self._flush = flush
-        self._waits = BarrierWatch()
-        self._began_s: float | None = None
-        self._rounds = 0
-        self._planned = False
+        self._iterations = Iterations(engine.board, number, half is not None)
         sizes, kinds = self._layout()
         first_id = engine.take_ids(ids_taken(sizes))
         self._control: CutControl = engine.cuts(number)
@@ -111,7 +103,7 @@ class KeyedRounds:
         """Create the arena and its first blocks, before the first gradient leaves. Until then the program may move the
         model, or give its parameters another type.
         """
-        if self._planned:
+        if self.arena is not None and self.arena.cut is not None:
             return
         if self._words() != self._announced:
             self._announce()
@@ -123,8 +115,7 @@ class KeyedRounds:
             assert self.arena.cut is not None
             # All workers decide alike, since they count the same names.
             self._control.begins_otherwise(self.arena.cut, "it takes more names than a job declares in BytePS")
-        self._planned = True
-        self._say()
+        self._iterations.tell()
         if first and board.trace is not None:
             self.tracing = board.trace.begin(self._slots, self._number)
 
@@ -137,37 +128,23 @@ class KeyedRounds:
 
     def iterated(self, waited: bool) -> None:
         """Record the end of an iteration. `waited`: all its averages had arrived when the program went on."""
-        self._waits.iteration(waited)
-        self._say()
-
-    def _say(self) -> None:
-        self._engine.board.goes_on(self._number, barrier=self._waits.holds, half=self._half is not None)
+        self._iterations.ended(waited)
 
     def stage(self, slot: Slot, how: Transition = STAGE) -> bool:
         """Send one gradient of this round, as `Arena.stage` does. Before the first one, blocks may be recut."""
         assert self.arena is not None
         if self.staged == 0:
-            self._round_begins(self.arena)
+            assert self.arena.cut is not None
+            self._iterations.begins(self.arena.cut)
             cut = self._control.round_begins(self.arena.why_not)
             if cut is not None:
                 self._recut(self.arena, cut)
         in_graph = self.arena.stage(slot, how)
         self.staged += 1
         if self.whole:
-            training.iteration_ended(self._number, time.monotonic())
+            self._iterations.sent()
             self._control.round_ends()
         return in_graph
-
-    def _round_begins(self, arena: KeyedArena) -> None:
-        """Record the end of the previous iteration, at the first gradient of a round. A job's first is not counted."""
-        now, before_s = time.monotonic(), self._began_s
-        self._began_s = now
-        self._rounds += 1
-        ended = None
-        if before_s is not None and self._rounds > OPENS:
-            assert arena.cut is not None
-            ended = IterationEnd(arena.cut, "", now - before_s, opens=self._rounds == OPENS + 1)
-        self._engine.board.iterated(self._number, ended)
 
     def stage_missing(self) -> None:
         """Send the gradients that this round still lacks: every worker must push every block in every round."""
@@ -192,10 +169,9 @@ class KeyedRounds:
 
     def restart(self) -> None:
         """Forget rounds: after a suspend all workers, some of them new, start with the same keys."""
-        self._planned = False
         self._announced = ""
         self.staged = 0
-        self._began_s, self._rounds = None, 0
+        self._iterations.restart()
         self._engine.restart()
         self._control.restart(self._engine.bps.rank(), self._engine.bps.size())
         if self.arena is not None:

@@ -5,8 +5,10 @@ Rule of this file: the state of a process, not of an optimizer: ids, pushes, han
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -28,6 +30,12 @@ _OF_GPUS = "byteps_torch_push_pull_async_torch_cuda_FloatTensor"
 """Function that only a BytePS built with CUDA has."""
 
 
+def leave_zeros(params: Iterable[torch.Tensor]) -> None:
+    """Give each parameter a gradient of zeros, contiguous whatever the parameter's own layout, as BytePS does."""
+    for param in params:
+        param.grad = torch.zeros_like(param, memory_format=torch.contiguous_format)
+
+
 class Engine:
     """BytePS as the front end uses it, shared by all optimizers of the process.
 
@@ -41,7 +49,7 @@ class Engine:
         self.board = CutBoard(Cut.uniform(MOST_BLOCK_BYTES)) if board is None else board
         self._ids = 0
         self._names_left = MOST_NAMES_OF_ALL
-        self._optimizers = 0
+        self._numbers = itertools.count()
         self._opening: set[int] = set()
         self._opened = 0
 
@@ -67,8 +75,7 @@ class Engine:
 
     def take_number(self) -> int:
         """Return the number of the next optimizer, from 0."""
-        self._optimizers += 1
-        return self._optimizers - 1
+        return next(self._numbers)
 
     def announce(self, number: int, what: str) -> None:
         """Tell the other workers about an optimizer, and return at once. The job ends if they have another."""

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from prophet_byteps.torch.keyed_rounds import SIGHT, KeyedRounds, KeyedWire
-from prophet_byteps.torch.keys import Engine
+from prophet_byteps.torch.keys import Engine, leave_zeros
 from prophet_scheduler.frontends.torch import references, steps
 from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import AwaitedRounds, watch_backward
@@ -142,8 +142,7 @@ def average(ddp: Any, engine: Engine, fusion: bool, half: torch.dtype | None) ->
         return alive is None or bool(alive._require_backward_grad_sync)
 
     named = [(name, param) for name, param in ddp.module.named_parameters() if param.requires_grad]
-    for _, param in named:
-        param.grad = torch.zeros_like(param)  # as BytePS leaves them
+    leave_zeros(param for _, param in named)
     _rounds[ddp] = rounds = KeyedModuleRounds(named, engine, fusion, half, syncs)
     weakref.finalize(ddp, rounds.dropped).atexit = False
 

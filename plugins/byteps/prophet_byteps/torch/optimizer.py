@@ -12,7 +12,7 @@ from typing import Any, SupportsIndex, cast
 
 import torch
 
-from prophet_byteps.torch.keys import Engine
+from prophet_byteps.torch.keys import Engine, leave_zeros
 from prophet_byteps.torch.rounds import OptimizerRounds
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch.optimizer import begin, methods_of, updates_of
@@ -37,8 +37,7 @@ def wrap(
     wrapped: Any = object.__new__(wrapped_class)
     vars(wrapped).update(_made_anew(optimizer))
     trainable = {id(p): p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
-    for param in trainable.values():
-        param.grad = torch.zeros_like(param)  # as BytePS leaves them
+    leave_zeros(trainable.values())
     chosen = [(name, trainable.pop(id(param))) for name, param in named if id(param) in trainable]
     rounds = OptimizerRounds(wrapped, user_class, chosen, list(trainable.values()), engine, passes, fusion, half)
     begin(wrapped, rounds)
@@ -92,8 +91,17 @@ class _Methods:
         finally:
             self._prophet.should_synchronize = True
 
+    @property
+    def backward_passes_per_step(self) -> int:
+        """Number of backward passes in a round. Setting it counts from the next round on."""
+        return self._prophet.passes  # type: ignore[no-any-return]
+
+    @backward_passes_per_step.setter
+    def backward_passes_per_step(self, passes: int) -> None:
+        self._prophet.passes = passes
+
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """From now on, send a gradient after `passes` backward passes."""
+        """From now on, this round included, send a gradient after `passes` backward passes."""
         self._prophet.set_passes(passes)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

@@ -44,7 +44,8 @@ class OptimizerRounds(Updates, KeyedWire):
         super().__init__(optimizer, user_class)
         self._wire = self
         self.should_synchronize = True
-        self.passes = passes
+        self.passes = self._passes = passes
+        """Number of backward passes in a round: in the next one, and in this one."""
         self._unnamed = unnamed
         self._slots = {id(param): Slot(self, name, param, n) for n, (name, param) in enumerate(named)}
         self._order = list(self._slots.values())
@@ -55,7 +56,6 @@ class OptimizerRounds(Updates, KeyedWire):
         self._came: dict[Slot, int] = {}
         """Number of backward passes that each gradient has had in this round."""
         self._synchronized = False
-        self._stepped = False
         self._probation = Probation()
         torch_guards.watch(self, self._order)
         self._ready_hooks = [slot.attend()[1] for slot in self._order]
@@ -63,9 +63,14 @@ class OptimizerRounds(Updates, KeyedWire):
     # Called by the optimizer's methods.
 
     def step(self, closure: Callable[[], Any] | None) -> Any:
-        """Take this round's gradients for an update, and wait only for averages that cannot be used later."""
+        """Take this round's gradients for an update, and wait only for averages that cannot be used later.
+
+        As with BytePS's, a closure finds averages of what was there before. It may make new gradients and average them.
+        """
         loss = None
         if closure is not None:
+            if self.should_synchronize:
+                self.synchronize()
             with torch.enable_grad():
                 loss = closure()
         whole = closure is not None or self._needs_whole_step() or self._gradients_changed()
@@ -73,7 +78,6 @@ class OptimizerRounds(Updates, KeyedWire):
             self.synchronize()
         self.flush()
         self._settle_others()
-        self._stepped = True
         waited, self._synchronized = self._synchronized, False
         if whole or not self.should_synchronize:
             if waited:
@@ -97,14 +101,10 @@ class OptimizerRounds(Updates, KeyedWire):
     def synchronize(self) -> None:
         """Wait for everything; afterwards each parameter's `.grad` is its averaged gradient.
 
-        If `.grad` has been averaged already, average it once more, as BytePS does: workers may have changed it. Right
-        after step(), only take the averages still in flight: if this worker alone started a round, its gradients would
-        end up in the others' next averages.
+        If `.grad` has been averaged already, average it once more, as BytePS does: workers may have changed it. This is
+        always a round, whatever happened here since the last one: it may have been something else on other workers.
         """
         self.flush()
-        if self._stepped and not self._anything_since_step():
-            return
-        self._stepped = False
         self._push_missing()
         with self._lock, torch.no_grad():
             for slot in self._order:
@@ -136,7 +136,7 @@ class OptimizerRounds(Updates, KeyedWire):
         self.forget(self._order)
 
     def set_passes(self, passes: int) -> None:
-        self.passes = passes
+        self.passes = self._passes = passes
         self._came.clear()
 
     def restart(self) -> None:
@@ -169,7 +169,7 @@ class OptimizerRounds(Updates, KeyedWire):
                 self.keep_barrier()
             self._synchronized = False
             came = self._came[slot] = self._came.get(slot, 0) + 1
-            if came == self.passes:
+            if came == self._passes:
                 self._keyed.stage(slot)
 
     def _plan(self) -> None:
@@ -184,17 +184,13 @@ class OptimizerRounds(Updates, KeyedWire):
 
     def _next_round(self) -> None:
         self._came.clear()
+        self._passes = self.passes
         self._keyed.next_round()
 
     def _push_missing(self) -> None:
         with self._lock, references.blind():
             self._plan()
             self._keyed.stage_missing()
-
-    def _anything_since_step(self) -> bool:
-        """Return True if, since step(), a gradient arrived, or the program cleared or wrote one."""
-        with references.blind():
-            return bool(self._came) or any(slot.life.staged or not slot.grad_as_seen() for slot in self._order)
 
     def _take_groups(self) -> dict[int, list[torch.Tensor]]:
         """Freeze the current hyper-parameters. Return, by group, the parameters whose gradients are not averaged.

@@ -34,7 +34,6 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -43,13 +42,12 @@ import numpy as np
 
 from prophet_byteps import agreement, hook, partition
 from prophet_byteps.cutting import CutBoard, CutControl
+from prophet_byteps.iterations import Iterations
 from prophet_byteps.library import UNKNOWN_TRAINER
 from prophet_mxnet.byteps.ending import wait_for_mxnet_first
 from prophet_mxnet.byteps.exchange import watched
 from prophet_mxnet.byteps.names import Names
-from prophet_scheduler.core.cut import Cut
-from prophet_scheduler.learn.barrier import BarrierWatch
-from prophet_scheduler.watch import training
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
 
 logger = logging.getLogger("prophet_scheduler")
 
@@ -80,7 +78,7 @@ class _FrontEnd:
         trainer = bps.DistributedTrainer
         self._bps = bps
         self._agreement = agreement
-        self._board = board
+        self._board = CutBoard(Cut.uniform(MOST_BLOCK_BYTES)) if board is None else board
         self._push_pull = watched(bps.byteps_push_pull)
         self._declare, self._resume = bps.byteps_declare_tensor, bps.resume
         self._create, self._init_params = trainer.__init__, trainer._init_params
@@ -171,16 +169,11 @@ class _FrontEnd:
 
     def _rounds_of(self, number: int) -> _Rounds:
         """Return the rounds of the program's trainer `number`, counted from 0."""
-        board, names = self._board, self._names
-        if board is None:
-            return _Rounds(None, names)
-        group = self._agreement.active()
-        seen = functools.partial(board.goes_on, number)
-        if board.fixed is not None or group is None or names.stay:
-            return _Rounds(None, names, seen)
-        control = CutControl(board, number, group.exchange, group.rank, group.workers, self._bps.local_size())
-        control.declare()
-        return _Rounds(control, names, seen)
+        board, group, control = self._board, self._agreement.active(), None
+        if board.fixed is None and group is not None and not self._names.stay:
+            control = CutControl(board, number, group.exchange, group.rank, group.workers, self._bps.local_size())
+            control.declare()
+        return _Rounds(control, self._names, Iterations(board, number))
 
     def _hand_over(self, trainer: Any) -> None:
         """Hand over all gradients in the order in which backward makes them."""
@@ -208,29 +201,20 @@ def _in_place_of(original: Callable[..., Any], replacement: Callable[..., Any]) 
 
 
 class _Rounds:
-    """Steps of one trainer, and the partition size of each. With `control` None the size stays. `seen` is called with
-    two flags: iterations were seen to wait for all averages; gradients travel in half precision.
-    """
+    """Steps of one trainer, and the partition size of each. With `control` None the size stays."""
 
-    def __init__(
-        self,
-        control: CutControl | None,
-        names: Names,
-        seen: Callable[[bool, bool], None] = lambda barrier, half: None,
-    ) -> None:
+    def __init__(self, control: CutControl | None, names: Names, iterations: Iterations) -> None:
         self._control = control
         self._names = names
+        self._iterations = iterations
         self._sizes: list[int] = []
         self._life = 0
-        self._seen = seen
-        self._half = False
-        self._waits = BarrierWatch()
         self.looked_at = False
         """True if the program reads the averages of this round before it applies them."""
 
     def start(self, parameters: list[Any], half: bool = False) -> None:
         """Set the first partition size, before the first step sends anything. `parameters` are in forward order."""
-        self._half = half
+        self._iterations.half = half
         if self._control is not None:
             self._sizes = [_travelling_bytes(each, half) for each in parameters if each.grad_req != "null"]
             self._control.ask(self._sizes)
@@ -253,10 +237,9 @@ class _Rounds:
 
     def end(self) -> None:
         """End a step, after all of its gradients have been handed over."""
-        training.iteration_ended(id(self), time.monotonic())
-        self._waits.iteration(self.looked_at)
+        self._iterations.sent()
+        self._iterations.ended(waited=self.looked_at)
         self.looked_at = False
-        self._seen(self._waits.holds, self._half)
         if self._control is not None:
             self._control.round_ends()
 

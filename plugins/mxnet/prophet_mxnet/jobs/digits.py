@@ -9,7 +9,7 @@ from __future__ import annotations
 import mxnet as mx
 from mxnet.gluon import nn
 
-from prophet_mxnet.jobs.weights import model_record
+from prophet_mxnet.jobs.training import model_record, train
 from prophet_scheduler.engines.exchange import GluonJobExchange
 from prophet_scheduler.lab.jobs.common import begin
 from prophet_scheduler.lab.jobs.datasets import batches, digits
@@ -53,20 +53,8 @@ def main() -> None:
     network = make_network(spec.model)
     network.initialize(mx.init.Xavier())
     network.hybridize()
-    trainer = exchange.trainer(network, {"learning_rate": 0.1, "momentum": 0.9})
-    loss_of = mx.gluon.loss.SoftmaxCrossEntropyLoss()
-    batch = batches(len(data.images), spec.batch_size, spec.seed + exchange.rank)
-    for _ in range(spec.iterations):
-        recorder.iteration_starts()
-        chosen = mx.nd.array(next(batch))
-        with mx.autograd.record():
-            loss = loss_of(network(images[chosen]), labels[chosen])
-        loss.wait_to_read()  # like a script that reads its loss
-        recorder.backward_starts()
-        loss.backward()
-        trainer.step(len(chosen) * exchange.divisor)
-        recorder.backward_ends()
-        recorder.iteration_ends()
+    chosen = map(mx.nd.array, batches(len(data.images), spec.batch_size, spec.seed + exchange.rank))
+    train(network, exchange, recorder, 0.1, ((images[each], labels[each]) for each in chosen), spec.iterations)
     names, digest = model_record(network)
     reached = accuracy(network, mx.nd.array(data.test_images), mx.nd.array(data.test_labels))
     recorder.write(names, digest, exchange.rank, reached)

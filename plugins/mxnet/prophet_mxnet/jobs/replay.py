@@ -18,7 +18,7 @@ from pathlib import Path
 
 import mxnet as mx
 
-from prophet_mxnet.jobs.weights import model_record
+from prophet_mxnet.jobs.training import model_record
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.engines.exchange import GluonJobExchange
 from prophet_scheduler.lab.jobs.common import begin

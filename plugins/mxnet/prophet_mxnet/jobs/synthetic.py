@@ -5,10 +5,12 @@ Rule of this file: an ordinary Gluon script, the counterpart of pytorch/syntheti
 
 from __future__ import annotations
 
+import itertools
+
 import mxnet as mx
 from mxnet.gluon.model_zoo import vision
 
-from prophet_mxnet.jobs.weights import model_record
+from prophet_mxnet.jobs.training import model_record, train
 from prophet_scheduler.engines.exchange import GluonJobExchange
 from prophet_scheduler.lab.jobs.common import begin
 from prophet_scheduler.lab.jobs.datasets import random_images
@@ -28,18 +30,7 @@ def main() -> None:
     network.initialize(mx.init.Xavier())
     network.hybridize()
     network(images).wait_to_read()  # determines the shapes
-    trainer = exchange.trainer(network, {"learning_rate": 0.01, "momentum": 0.9})
-    loss_of = mx.gluon.loss.SoftmaxCrossEntropyLoss()
-    for _ in range(spec.iterations):
-        recorder.iteration_starts()
-        with mx.autograd.record():
-            loss = loss_of(network(images), labels)
-        loss.wait_to_read()  # like a script that reads its loss
-        recorder.backward_starts()
-        loss.backward()
-        trainer.step(len(images) * exchange.divisor)
-        recorder.backward_ends()
-        recorder.iteration_ends()
+    train(network, exchange, recorder, 0.01, itertools.repeat((images, labels)), spec.iterations)
     recorder.write(*model_record(network), exchange.rank)
 
 

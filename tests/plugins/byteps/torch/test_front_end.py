@@ -168,6 +168,29 @@ def test_accumulation(any_order: Network) -> None:
             loss_of(twins.model, number).backward()
 
 
+def test_a_number_of_passes_that_is_assigned_counts_from_the_next_round_on(network: Network) -> None:
+    """As the attribute of this name does in BytePS's."""
+    _, _, model, optimizer = pair(network)
+    leave = []
+    for passes in (1, 2, 1):
+        optimizer.backward_passes_per_step = passes
+        assert optimizer.backward_passes_per_step == passes
+        optimizer.zero_grad()
+        before = len(network.pushed)
+        loss_of(model, passes).backward()
+        leave.append(len(network.pushed) - before)
+        optimizer.step()
+    assert leave == [8, 8, 0]
+
+
+def test_first_gradients_are_contiguous_whatever_the_layout_of_parameters(network: Network) -> None:
+    """As BytePS makes them, which sends no others. The sum of a norm depends on it."""
+    model = nn.Conv2d(3, 4, 5).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    _optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
+    assert not weight_of(model).is_contiguous()
+    assert all(gradient_of(p).is_contiguous() and not gradient_of(p).any() for p in model.parameters())
+
+
 class Branches(nn.Module):
     """Parameters that take part in some iterations only, are tied, or frozen."""
 
@@ -237,6 +260,15 @@ def test_closure_sees_averages_and_returns_its_loss(network: Network) -> None:
     assert twins.alike()
 
 
+def test_a_closure_finds_averages_of_the_gradients_before_it_and_may_change_them(network: Network) -> None:
+    twins = pair(network)
+    for some_model, some_optimizer in twins.sides:
+        some_optimizer.zero_grad()
+        loss_of(some_model, 2).backward()
+        some_optimizer.step(lambda model=some_model: nn.utils.clip_grad_norm_(model.parameters(), 0.01))
+    assert twins.alike()
+
+
 def test_step_hooks_run_around_the_step_and_around_the_inner_one_which_has_averages(network: Network) -> None:
     """As around BytePS's own: torch wraps the step() of its class, which calls one that torch wrapped before."""
     truth, _, model, optimizer = twins = pair(network)
@@ -249,28 +281,19 @@ def test_step_hooks_run_around_the_step_and_around_the_inner_one_which_has_avera
     assert same(calls[1:], [[p.grad for p in truth.parameters()], updated, updated])
 
 
-@pytest.mark.parametrize("end", ["shutdown", "suspend"])
-def test_the_last_updates_arrive_before_byteps_shuts_down(network: Network, end: str) -> None:
-    twins = pair(network)
-    twins.train(2, 1)
-    getattr(network, end)()
-    assert network.shut_down
-    assert not network.flying
-    assert torch.equal(peek(twins.model[0]), weight_of(twins.truth[0]))
-
-
-def test_at_the_end_of_the_process_they_arrive_before_byteps_own_end(
-    network: Network, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("end", ["shutdown", "suspend", "exit"])
+def test_the_last_updates_arrive_before_byteps_ends(
+    network: Network, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """Other workers may need what this one has yet to send."""
+    """At the end of the process, too: other workers may need what this one has yet to send."""
     handlers: list[Callable[[], None]] = []
     monkeypatch.setattr(atexit, "register", handlers.append)
     network.init()
     twins = pair(network)
     twins.train(2, 1)
     assert network.flying
-    for handler in reversed(handlers):
-        handler()
+    for call in reversed(handlers) if end == "exit" else [getattr(network, end)]:
+        call()
     assert network.shut_down
     assert not network.flying
     assert torch.equal(peek(twins.model[0]), weight_of(twins.truth[0]))

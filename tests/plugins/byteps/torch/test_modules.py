@@ -150,9 +150,9 @@ def test_clipping_by_the_norm_of_all_is_seen_and_not_watched_for_good(network: A
     for number in range(IN_VAIN + 2):
         clip(twins, number)
         step(twins)
-    assert rounds._keyed._waits.holds and not rounds._probation.watches
+    assert rounds._keyed._iterations._waits.holds and not rounds._probation.watches
     twins.train(IN_VAIN + 2, STEPS + LEAST_ALIKE + 1)
-    assert network.flying and not rounds._keyed._waits.holds
+    assert network.flying and not rounds._keyed._iterations._waits.holds
     assert twins.alike()
 
 
@@ -212,6 +212,12 @@ def test_a_second_backward_pass_without_synchronize_is_refused(network: Any) -> 
     with pytest.raises(AssertionError, match="Call synchronize"):
         nn.functional.cross_entropy(ddp(inputs, True), labels).backward()
     ddp.synchronize()
+
+
+def test_first_gradients_are_contiguous_whatever_the_layout_of_parameters(network: Any) -> None:
+    model = nn.Conv2d(3, 4, 5).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    network.parallel(model)
+    assert all(p.grad is not None and p.grad.is_contiguous() and not p.grad.any() for p in model.parameters())
 
 
 def test_what_cannot_be_honoured_is_bytepss_own_with_one_warning(

@@ -126,6 +126,7 @@ def test_rounds_begin_anew_after_a_suspend(network: Network) -> None:
 
 
 def test_workers_are_told_what_will_be_sent_before_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And once more of a model that was cast meanwhile."""
     network = Network()
     said: list[tuple[str, ...]] = []
     agreement = types.SimpleNamespace(
@@ -134,35 +135,23 @@ def test_workers_are_told_what_will_be_sent_before_it_is(monkeypatch: pytest.Mon
         active=lambda: None,
     )
     install(monkeypatch, network, agreement=agreement)
-    model, other = make_model(), make_model()
+    model, other, cast = make_model(), make_model(), make_model()
     optimizer = wrap(network, model, SGD(model.parameters(), 0.1))
     wrap(network, other, torch.optim.LBFGS(other.parameters()))
-    assert [topic for topic, _ in said] == ["optimizer 0", "optimizer 1"]
+    cast_optimizer = wrap(network, cast, SGD(cast.parameters(), 0.1))
+    assert [topic for topic, _ in said] == [f"optimizer {number}" for number in range(3)]
     assert "8 gradients of 4316 bytes" in said[0][1]
     assert "LBFGS" in said[1][1]
     assert not network.pushed
     train(model, optimizer, steps=2)
-    assert said[2:] == [("optimizer 0",)]
-
-
-def test_a_model_that_is_cast_after_it_was_wrapped_is_announced_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    network = Network()
-    said: list[tuple[str, ...]] = []
-    agreement = types.SimpleNamespace(
-        propose=lambda topic, text: said.append((topic, text)), settle=lambda topic: None, active=lambda: None
-    )
-    install(monkeypatch, network, agreement=agreement)
-    model = make_model()
-    optimizer = wrap(network, model, SGD(model.parameters(), 0.1))
-    model.double()
-    optimizer.zero_grad()
-    model(batch(0)[0].double()).sum().backward()
-    optimizer.step()
-    optimizer.state_dict()
-    assert ["of 4316 bytes" in said[0][1], "of 8632 bytes" in said[1][1]] == [True, True]
-    assert {tensor.dtype for _, tensor in ((name, param) for name, param in model.named_parameters())} == {
-        torch.float64
-    }
+    assert said[3:] == [("optimizer 0",)]
+    cast.double()
+    cast_optimizer.zero_grad()
+    cast(batch(0)[0].double()).sum().backward()
+    cast_optimizer.step()
+    assert [words[0] for words in said[4:]] == ["optimizer 2"] * 2
+    assert "of 4316 bytes" in said[2][1] and "of 8632 bytes" in said[4][1]
+    assert {param.dtype for param in cast.parameters()} == {torch.float64}
 
 
 def test_names_are_declared_when_a_model_is_wrapped_whichever_trains_first(network: Network) -> None:

@@ -230,14 +230,19 @@ def test_gradients_of_a_graph_from_before_the_step_are_added_to_the_average(netw
     assert same(*([p.grad for p in m.parameters()] for m, _ in twins.sides))
 
 
-def test_synchronize_right_after_step_sends_nothing(network: Network) -> None:
-    """On one worker alone it would begin a round that the others take for their next."""
+@pytest.mark.parametrize("hook", [False, True])
+def test_synchronize_and_step_are_rounds_whatever_happened_here_since_the_last(network: Network, hook: bool) -> None:
+    """As BytePS's are: on another worker a gradient may have come, or been changed, and it waits for this one."""
     twins = pair(network)
     twins.train(2, 1)
-    pushed = len(network.pushed)
-    twins.optimizer.synchronize()
-    assert len(network.pushed) == pushed
-    assert not network.flying
+    for _, optimizer in twins.sides:
+        pushed = len(network.pushed)
+        if hook:
+            getattr(optimizer, "optimizer", optimizer).register_step_post_hook(lambda *_: None)
+            optimizer.step()
+        else:
+            optimizer.synchronize()
+    assert len(network.pushed) == pushed + 8
     with references.blind():
         assert same([p.grad for p in twins.model.parameters()], [p.grad for p in twins.truth.parameters()])
     twins.train(3, 3)

@@ -175,15 +175,11 @@ def test_a_gradient_that_sits_out_a_round_takes_up_where_it_was(bps: Any) -> Non
     job = Job(bps)
     for requirement in ("write", "null", "write"):
         job.parameters[0].grad_req = requirement
+        bps.pushed.clear()
         job.train(1)
-    assert [name for name, priority in bps.pushed if priority == -1] == ["gradient_1", "gradient_1.odd"]
-
-
-def test_a_frozen_parameter_keeps_its_place_and_sends_nothing(bps: Any) -> None:
-    job = Job(bps)
-    job.parameters[4].grad_req = "null"
-    job.train(1)
-    assert [-priority - 1 for _, priority in bps.pushed] == [place for place in reversed(range(24)) if place != 4]
+        sent = [-priority - 1 for _, priority in bps.pushed]
+        assert sent == [place for place in reversed(range(24)) if place or requirement == "write"]
+    assert bps.pushed[-1] == ("gradient_1.odd", -1), "its second round"
 
 
 @pytest.mark.parametrize(
@@ -355,9 +351,22 @@ def test_a_job_that_compresses_keeps_its_size(cutting: SimpleNamespace, monkeypa
     assert (cutting.size.value, cutting.group.sent) == (4096, [])
 
 
-@pytest.mark.parametrize("half", [False, True])
-def test_half_precision_is_said_and_its_bytes_are_what_travels(
-    cutting: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, half: bool
+@pytest.mark.parametrize(
+    ("rounds", "compressor", "fixed", "half"),
+    [
+        (False, "", False, False),
+        (True, "", False, True),
+        (True, "", True, True),
+        (True, "onebit", True, False),
+    ],
+)
+def test_half_precision_is_said_unless_byteps_compresses_further_and_its_bytes_are_what_travels(
+    cutting: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+    rounds: bool,
+    compressor: str,
+    fixed: bool,
+    half: bool,
 ) -> None:
     asked: list[list[int]] = []
 
@@ -365,28 +374,19 @@ def test_half_precision_is_said_and_its_bytes_are_what_travels(
         asked.append(list(sizes))
         return Cut.uniform(4096)
 
-    board, bps = CutBoard(None, first_cut), stand_in()
+    board, bps = CutBoard(Cut.uniform(8192) if fixed else None, first_cut), stand_in()
     front_end.install(bps, board=board)
-    if half:
+    if rounds:
         monkeypatch.setattr(bps.DistributedTrainer, "compressor", bps.Compression.fp16)
-    WideJob(bps).train(2)
-    assert board.half is half
-    width = 2 if half else 4
-    assert asked == [[width * count for count in (4 * 60, 60, 60 * 30, 30)]]
-
-
-@pytest.mark.parametrize(("compressor", "half"), [("", True), ("onebit", False)])
-def test_it_is_said_where_sizes_stay_as_well_but_not_of_what_byteps_compresses_further(
-    cutting: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, compressor: str, half: bool
-) -> None:
-    board, bps = CutBoard(Cut.uniform(8192)), stand_in()
-    front_end.install(bps, board=board)
-    monkeypatch.setattr(bps.DistributedTrainer, "compressor", bps.Compression.fp16)
     job = WideJob(bps)
     for parameter in job.parameters if compressor else ():
         parameter.byteps_compressor_type = compressor
-    job.train(1)
+    job.train(2 * RECUT_ROUNDS)
     assert board.half is half
+    width = 2 if half else 4
+    assert asked == [[width * count for count in (4 * 60, 60, 60 * 30, 30)]] * (not fixed)
+    assert cutting.size.value == 4096
+    assert bool(cutting.group.sent) != fixed, "a size that never changes sends nothing"
 
 
 def test_workers_of_which_one_rounds_to_half_precision_differ(bps: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,13 +408,6 @@ def test_after_a_resume_a_trainer_asks_anew(cutting: SimpleNamespace) -> None:
     job.train(1)
     assert cutting.group.sent == ["prophet.cut.0.0"] * 2
     assert cutting.size.value == 8192
-
-
-def test_a_size_that_never_changes_sends_nothing(cutting: SimpleNamespace) -> None:
-    module = stand_in()
-    front_end.install(module, board=CutBoard(Cut.uniform(8192)))
-    WideJob(module).train(2 * RECUT_ROUNDS)
-    assert (cutting.size.value, cutting.group.sent) == (4096, [])
 
 
 def test_while_byteps_opens_keys_the_program_waits_for_others(stock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
