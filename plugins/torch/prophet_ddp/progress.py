@@ -201,9 +201,7 @@ class Uses:
 
 
 def not_reached(outputs: Sequence[torch.Tensor], slots: Iterable[Slot]) -> list[Slot]:
-    """Return the slots whose gradients no node of the graph of these outputs makes. The program may use a parameter that
-    is cut off (`is_cut_off`).
-    """
+    """Return the slots that get no gradient from these outputs, since their parameters are unused or cut off."""
     seen: set[Any] = set()
     nodes = [output.grad_fn for output in outputs if output.grad_fn is not None]
     while nodes:
