@@ -353,7 +353,7 @@ class ModuleRounds(AwaitedRounds):
 
     def _gradient_ready(self, slot: Slot, *gradients: Any) -> None:
         if self.turns is not None and self.resting:
-            if self.turns.gradient_comes():
+            if self.turns.gradient_comes(slot):
                 self._keep_place(slot)
                 slot.see(slot.param.grad)
             if not self.turns.unfinished_here:

@@ -28,6 +28,7 @@ from prophet_scheduler.core.cut import Cut
 from prophet_scheduler.core.units import format_size
 from prophet_scheduler.frontends.ending import say
 from prophet_scheduler.frontends.torch import guards as torch_guards
+from prophet_scheduler.frontends.torch.awaited import ANY
 
 if TYPE_CHECKING:
     from prophet_ddp.rounds import ModuleRounds
@@ -57,8 +58,8 @@ class Turns:
         """True if new gradients belong to a round of torch's reducer."""
         self._came = 0
         """Number of gradients generated in the newest round of torch's reducer."""
-        self._thread = 0
-        """Thread in which the newest gradient was generated."""
+        self._thread = ANY
+        """Thread in which the newest gradient was generated, or ANY."""
 
     @property
     def possible(self) -> bool:
@@ -144,18 +145,18 @@ class Turns:
         """End a forward pass: gradients generated from now on belong to a round."""
         self._expects, self._came = True, 0
 
-    def gradient_comes(self) -> bool:
+    def gradient_comes(self, slot: Slot) -> bool:
         """Count a gradient. Return True if it belongs to a round, which ends with the last one of the module."""
         expected = self._expects
         self._came += expected
         self._expects = expected and self._came < len(self._rounds.slots)
-        self._thread = threading.get_ident()
+        self._thread = threading.get_ident() if slot.param.is_cpu else ANY
         return expected
 
     @property
     def unfinished_here(self) -> bool:
         """True while a round of torch's reducer lacks gradients, and has had some by a backward pass of this thread."""
-        return self._expects and self._came > 0 and self._thread == threading.get_ident()
+        return self._expects and self._came > 0 and self._thread in (ANY, threading.get_ident())
 
     def _end(self, ddp: Any) -> None:
         assert self._late is not None
