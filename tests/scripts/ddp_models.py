@@ -173,7 +173,7 @@ def passes_by_the_first_rank(ddp, optimizer):
     follows a backward pass that averages nothing.
     """
     losses = []
-    for iteration in range(16):
+    for iteration in range(40):
         losses.append(train(ddp, optimizer))
         with ddp.no_sync():
             losses.append(backward(ddp))
