@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import gc
@@ -441,3 +442,64 @@ def test_torch_works_as_without_being_watched(used: Used, pending: torch.Tensor,
     plain = WAYS[name](pending)
     assert torch.equal(watched, plain) if isinstance(plain, torch.Tensor) else watched == plain
     assert used
+
+
+def interrupted(place: int, action: Callable[[], object]) -> bool:
+    """Run an action with a KeyboardInterrupt before the instruction of that number, of those in references.py. Return
+    False if the action ended before that.
+    """
+    left = place
+
+    def step(frame: FrameType, event: str, _value: object) -> Any:
+        nonlocal left
+        if event == "opcode":
+            left -= 1
+            if left < 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return step
+
+    def call(frame: FrameType, _event: str, _value: object) -> Any:
+        if frame.f_code.co_filename != references.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        return step
+
+    sys.settrace(call)
+    with contextlib.suppress(KeyboardInterrupt):
+        try:
+            action()
+        finally:
+            sys.settrace(None)
+    return left < 0
+
+
+def marked() -> None:
+    with references.at_work(), references.blind(), references.waiting():
+        pass
+    with references.at_work(), references.waiting(), references.at_work():
+        pass
+
+
+def watched_again() -> None:
+    with references.aside():
+        pass
+    references.stop_here()
+    references.watch_here({}, {}, {}, lambda _: None)
+
+
+@pytest.mark.parametrize("action", (marked, watched_again))
+def test_no_interrupt_leaves_a_thread_blind(used: Used, pending: torch.Tensor, action: Callable[[], object]) -> None:
+    modes, place = len(_get_current_function_mode_stack()), 0
+    tables: tuple[Any, ...] = {references.storage_key(pending): ("update",)}, {}, {}, used.append
+    while interrupted(place, action):
+        place += 1
+        assert not (references.is_at_work() or references.is_blind()), place
+        references.watch_here(*tables)
+        assert len(_get_current_function_mode_stack()) == modes, place
+        references.stop_here()
+        references.watch_here(*tables)
+        del used[:]
+        pending.sum()
+        assert used, place
+    assert place > 3

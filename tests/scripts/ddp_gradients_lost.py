@@ -10,9 +10,9 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 
 
-def made():
+def made(**options):
     torch.manual_seed(1)
-    ddp = DistributedDataParallel(nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 4, bias=False)))
+    ddp = DistributedDataParallel(nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 4, bias=False)), **options)
     torch.manual_seed(100 + rank)
     return ddp
 
@@ -40,6 +40,12 @@ def there_and_back(module):
     module.half().float()
 
 
+def one_set_anew(module):
+    """Its gradients count as unused from then on."""
+    with torch.no_grad():
+        module[1].weight.set_(module[1].weight.detach().clone())
+
+
 def frozen(module):
     module.requires_grad_(False).requires_grad_(True)
 
@@ -62,8 +68,8 @@ def stepped_in_hooks(module):
 
 ways = [assigned, moved, there_and_back, frozen, taken_away, stepped_in_hooks]
 ends = []
-for way in ways:
-    ddp = made()
+for way in [*ways, one_set_anew]:
+    ddp = made(find_unused_parameters=way is one_set_anew)
     train(ddp)
     way(ddp.module)
     train(ddp)

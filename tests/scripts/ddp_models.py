@@ -169,10 +169,14 @@ def static_graph_set_later(ddp, optimizer):
 
 @way()
 def passes_by_the_first_rank(ddp, optimizer):
-    """Forward passes of the wrapper by the first rank alone, as in an evaluation that forgets to disable gradients."""
+    """Forward passes of the wrapper by the first rank alone, as in an evaluation that forgets to disable gradients. One
+    follows a backward pass that averages nothing.
+    """
     losses = []
-    for iteration in range(16):
+    for iteration in range(40):
         losses.append(train(ddp, optimizer))
+        with ddp.no_sync():
+            losses.append(backward(ddp))
         if dist.get_rank() == 0 and iteration > 0:  # In its second pass torch's reducer communicates.
             losses.append(loss_of(ddp, *batch()).item())
         dist.barrier()

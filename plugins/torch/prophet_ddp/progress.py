@@ -201,20 +201,16 @@ class Uses:
 
 
 def not_reached(outputs: Sequence[torch.Tensor], slots: Iterable[Slot]) -> list[Slot]:
-    """Return the slots whose parameters have no part in these outputs."""
+    """Return the slots that get no gradient from these outputs, since their parameters are unused or cut off."""
     seen: set[Any] = set()
-    reached: set[int] = set()
     nodes = [output.grad_fn for output in outputs if output.grad_fn is not None]
     while nodes:
         node = nodes.pop()
         if node in seen:
             continue
         seen.add(node)
-        variable = getattr(node, "variable", None)
-        if variable is not None:
-            reached.add(id(variable))
         nodes += [after for after, _ in node.next_functions if after is not None]
-    return [slot for slot in slots if id(slot.param) not in reached]
+    return [slot for slot in slots if slot.accumulation not in seen]
 
 
 def is_cut_off(slot: Slot, module: nn.Module | None) -> bool:

@@ -329,6 +329,8 @@ class ModuleRounds(AwaitedRounds):
         return bool(self._slots) and is_cut_off(self._slots[0], self.module())
 
     def _nothing_came(self) -> None:
+        if self.turns is not None and self.turns.unfinished_here:
+            self._scale_unfinished()
         if self.uses.expected and not self.pace.open and self.cut_off:
             warn_once(
                 f"{self._slots[0].name} and others were replaced or moved to another type or device after "
@@ -351,11 +353,11 @@ class ModuleRounds(AwaitedRounds):
 
     def _gradient_ready(self, slot: Slot, *gradients: Any) -> None:
         if self.turns is not None and self.resting:
-            self.turns.came = True
-            if self.turns.expects:
-                if self.terms.in_place:
-                    slot.keep_memory()
+            if self.turns.gradient_comes(slot):
+                self._keep_place(slot)
                 slot.see(slot.param.grad)
+            if not self.turns.unfinished_here:
+                self._unscaled.clear()
             return
         grad = slot.param.grad
         if grad is None:
@@ -377,6 +379,12 @@ class ModuleRounds(AwaitedRounds):
                 twice = texts.marked_twice(self.registered.index(slot), slot.name)
                 raise self._error(texts.CHANGED_USE if self.uses.counted else twice)
 
+    def _keep_place(self, slot: Slot) -> None:
+        """Have the gradient of this round lie where torch would have it."""
+        if self.terms.in_place:
+            slot.keep_memory()
+            self._unscaled.append(slot)
+
     def _close(self) -> None:
         self.uses.expected, self.pace.closed = False, True
         if self.sparse is not None:
@@ -396,9 +404,7 @@ class ModuleRounds(AwaitedRounds):
             self._wait_activity()
         if self._first_came is not None:
             self._first_came.append(slot)
-        if self.terms.in_place:
-            slot.keep_memory()
-            self._unscaled.append(slot)
+        self._keep_place(slot)
         leaves = self.uses.leaves(slot)
         if leaves and not self.uses.told and slot.param.grad is None:
             raise self._error(texts.UNDEFINED)

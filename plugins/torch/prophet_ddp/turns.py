@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from prophet_scheduler.core.cut import Cut
 from prophet_scheduler.core.units import format_size
 from prophet_scheduler.frontends.ending import say
 from prophet_scheduler.frontends.torch import guards as torch_guards
+from prophet_scheduler.frontends.torch.awaited import ANY
 
 if TYPE_CHECKING:
     from prophet_ddp.rounds import ModuleRounds
@@ -52,10 +54,12 @@ class Turns:
         self._left = 0
         self._cut = TORCH_CUT
         """Cut that stands for the buckets of the newest turn."""
-        self.expects = False
+        self._expects = False
         """True if new gradients belong to a round of torch's reducer."""
-        self.came = False
-        """True if a gradient was generated in the current iteration of torch's reducer."""
+        self._came = 0
+        """Number of gradients generated in the newest round of torch's reducer."""
+        self._thread = ANY
+        """Thread in which the newest gradient was generated, or ANY."""
 
     @property
     def possible(self) -> bool:
@@ -91,7 +95,7 @@ class Turns:
     def _begin(self, ddp: Any, iterations: int, bucket_bytes: int) -> None:
         self._rounds.flush()
         self._cut = Cut.uniform(bucket_bytes) if bucket_bytes else TORCH_CUT
-        self.came = self.expects = False
+        self._expects, self._came = False, 0
         self._left = iterations
         self._began_s = None
         self._late = ddp.reducer, ddp.logger
@@ -119,9 +123,9 @@ class Turns:
 
     def torch_forward_begins(self) -> bool:
         """Begin a synchronised forward pass. Return True if torch's reducer has this one as well."""
-        if not (self.expects and self.came):
+        if not self._came or self._expects:  # There was no round, or it has not ended.
             return True
-        self.expects = self.came = False
+        self._came = 0
         self._left -= 1
         now, before_s = time.monotonic(), self._began_s
         self._began_s = now
@@ -139,7 +143,20 @@ class Turns:
 
     def torch_forward_ends(self) -> None:
         """End a forward pass: gradients generated from now on belong to a round."""
-        self.expects = True
+        self._expects, self._came = True, 0
+
+    def gradient_comes(self, slot: Slot) -> bool:
+        """Count a gradient. Return True if it belongs to a round, which ends with the last one of the module."""
+        expected = self._expects
+        self._came += expected
+        self._expects = expected and self._came < len(self._rounds.slots)
+        self._thread = threading.get_ident() if slot.param.is_cpu else ANY
+        return expected
+
+    @property
+    def unfinished_here(self) -> bool:
+        """True while a round of torch's reducer lacks gradients, and has had some by a backward pass of this thread."""
+        return self._expects and self._came > 0 and self._thread in (ANY, threading.get_ident())
 
     def _end(self, ddp: Any) -> None:
         assert self._late is not None

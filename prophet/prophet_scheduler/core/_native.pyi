@@ -66,6 +66,23 @@ def call_seen(mode: Any, func: Callable[..., Any], types: Any, args: Any = (), k
 def method(function: Callable[..., Any], /) -> Any:
     """Return a function like this one that binds to an instance as a method does."""
 
+def begin_work() -> None:
+    """Mark this thread as at work, and blind. In pairs with `end_work`, as all of these that begin something."""
+
+def end_work(*error: object) -> None: ...
+def begin_blind() -> None:
+    """Mark this thread as blind."""
+
+def end_blind(*error: object) -> None: ...
+def begin_wait() -> None:
+    """Take the marks of this thread's work away, unless it is part of other work."""
+
+def end_wait(*error: object) -> None: ...
+def is_at_work() -> bool: ...
+def is_blind() -> bool: ...
+def is_handling() -> bool:
+    """Return True while `call_seen` runs in this thread."""
+
 class Exchange(enum.Enum):
     SYNCHRONOUS = 0
     ASYNCHRONOUS = 1

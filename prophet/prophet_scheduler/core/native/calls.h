@@ -6,6 +6,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include "marks.h"
+
 namespace prophet {
 
 inline pybind11::object owned(PyObject* result) { return pybind11::reinterpret_steal<pybind11::object>(result); }
@@ -41,6 +43,10 @@ inline PyObject* call_seen(PyObject*, PyObject* const* given, Py_ssize_t count) 
     return nullptr;
   }
   PyObject *self = given[0], *func = given[1], *kwargs = count > 4 ? given[4] : Py_None;
+  struct Handling {
+    Handling() { ++marks().handling; }
+    ~Handling() { --marks().handling; }
+  } const handling;
   auto args = owned(count > 3 ? PySequence_Tuple(given[3]) : PyTuple_New(0));
   if (!args) return nullptr;
   auto unseen = owned(PyObject_GetAttr(self, kUnseen));

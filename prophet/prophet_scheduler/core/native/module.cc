@@ -15,6 +15,7 @@
 #include "calls.h"
 #include "events.h"
 #include "forks.h"
+#include "marks.h"
 #include "plan_codec.h"
 #include "simulator.h"
 
@@ -218,5 +219,6 @@ PYBIND11_MODULE(_native, m) {
   m.attr("PLAN_VERSION") = kPlanVersion;
 
   bind_calls(m);
+  bind_marks(m);
   bind_simulator(m);
 }

@@ -40,7 +40,7 @@ from torch._guards import CompileContext
 from torch.overrides import TorchFunctionMode, handle_torch_function
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from prophet_scheduler.core._native import call_seen, method
+from prophet_scheduler.core import _native
 from prophet_scheduler.forks import free_in_forks
 
 _METADATA = frozenset(
@@ -110,15 +110,13 @@ def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 class _Here(threading.local):
-    """State of this thread: its mode, and whether its uses count now."""
+    """State of this thread: its mode, and what it does."""
 
     mode: _References | None = None
     stays = False
     """True if the mode stays while nothing is pending, because no other thread could set it later."""
     away = False
     """True while code compiled by torch.compile runs."""
-    blind = 0
-    at_work = 0
     function: Any = None
     """Function of torch whose use of tensors is being handled; None if unknown."""
 
@@ -137,7 +135,7 @@ class _References(TorchFunctionMode):
         self._use = use
 
     unseen = READ_NOTHING
-    __torch_function__ = method(call_seen)
+    __torch_function__ = _native.method(_native.call_seen)
     """It has no Python frame, so torch's warnings in the function that it calls show the program's line."""
 
     def look_at(
@@ -147,7 +145,7 @@ class _References(TorchFunctionMode):
         the function to call.
         """
         func = _running(func)
-        if not _here.blind:
+        if not is_blind():
             self._check(func, kinds, args, kwargs)
         return func
 
@@ -322,7 +320,8 @@ def watch_here(pending: Pending, watched: Mapping[int, Any], learning: Any, use:
         return
     _here.stays = stays
     _watching.add(threading.get_ident())
-    if _here.mode is None:
+    there = _here.mode is not None and (_native.is_handling() or _is_on_stack(_here.mode))
+    if not there:  # An interrupt may have come in the middle of putting it on the stack or taking it off.
         _enter(_References(pending, watched, learning, use))
 
 
@@ -389,7 +388,7 @@ def _take_off() -> int | None:
 def look(values: Iterable[Any]) -> None:
     """Count these values as used in this thread, for calls that no mode sees."""
     mode = _here.mode
-    if mode is not None and not _here.blind:
+    if mode is not None and not is_blind():
         mode.look(values)
 
 
@@ -457,38 +456,31 @@ def away() -> Iterator[None]:
         _here.away = before
 
 
-# Every gradient passes through these two several times, between computations that evict Python from the CPU's caches.
-# So they keep no state, and are not generators.
+is_at_work: Callable[[], bool] = _native.is_at_work
+is_blind: Callable[[], bool] = _native.is_blind
+
+# Python runs signal handlers, which may raise, between any two of its own steps, but never within a call of C++. So the
+# marks of a thread are there, and none of them is left behind (core/native/marks.h).
 
 
 class _Blind:
-    def __enter__(self) -> None:
-        _here.blind += 1
-
-    def __exit__(self, *_error: object) -> None:
-        _here.blind -= 1
+    __enter__, __exit__ = staticmethod(_native.begin_blind), staticmethod(_native.end_blind)
 
 
 class _AtWork:
-    def __enter__(self) -> None:
-        _here.at_work += 1
-        _here.blind += 1
-
-    def __exit__(self, *_error: object) -> None:
-        _here.blind -= 1
-        _here.at_work -= 1
+    __enter__, __exit__ = staticmethod(_native.begin_work), staticmethod(_native.end_work)
 
 
-_blind, _at_work = _Blind(), _AtWork()
+class _Waiting:
+    __enter__, __exit__ = staticmethod(_native.begin_wait), staticmethod(_native.end_wait)
+
+
+_blind, _at_work, _waiting = _Blind(), _AtWork(), _Waiting()
 
 
 def blind() -> AbstractContextManager[None]:
     """Count no uses by this thread within the context."""
     return _blind
-
-
-def is_blind() -> bool:
-    return _here.blind > 0
 
 
 def at_work() -> AbstractContextManager[None]:
@@ -498,28 +490,17 @@ def at_work() -> AbstractContextManager[None]:
     return _at_work
 
 
+def waiting() -> AbstractContextManager[None]:
+    """Mark the present work as only waiting within the context, so that a signal handler may bring anything up to date.
+    This has no effect if the work is part of other work.
+    """
+    return _waiting
+
+
 unhandled: Callable[[], AbstractContextManager[None]] = torch._C.DisableTorchFunction
 """Make torch call no mode within the context, whether ours or another: that takes a microsecond per call. Use this for
 work on many tensors that waits for nothing.
 """
-
-
-def is_at_work() -> bool:
-    return _here.at_work > 0
-
-
-@contextlib.contextmanager
-def waiting() -> Iterator[None]:
-    """Mark the present work as only waiting within the context, so that a signal handler may bring anything up to date.
-    This has no effect if the work is part of other work.
-    """
-    before = _here.at_work, _here.blind
-    if before[0] == 1:
-        _here.at_work = _here.blind = 0
-    try:
-        yield
-    finally:
-        _here.at_work, _here.blind = before
 
 
 # torch's stack of function modes in this thread.
@@ -531,15 +512,19 @@ def _top() -> Any:
     return torch._C._get_function_stack_at(_height() - 1)
 
 
+def _is_on_stack(mode: Any) -> bool:
+    return any(torch._C._get_function_stack_at(place) is mode for place in range(_height()))
+
+
 @contextlib.contextmanager
 def _modes_above(kind: type | tuple[type, ...], most: int = sys.maxsize) -> Iterator[Sequence[Any]]:
     """Within the context, take the modes above the topmost one of this kind off the stack, or all if there is none, but
     at most `most`. Yields the modes taken.
     """
     taken: list[Any] = []
-    while _height() and len(taken) < most and not isinstance(_top(), kind):
-        taken.append(_pop())
     try:
+        while _height() and len(taken) < most and not isinstance(_top(), kind):
+            taken.append(_pop())
         yield taken
     finally:
         for mode in reversed(taken):
