@@ -26,7 +26,7 @@ from prophet_ddp.issuer import RankGroups
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.turns import Turns
 from prophet_scheduler.core.cut import Cut
-from prophet_scheduler.frontends.torch.arena import Slot
+from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.frontends.torch.updates import Updates
 
 OPERATION_S = 0.001

@@ -22,7 +22,7 @@ from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.terms import TORCH
 from prophet_ddp.turns import TurnReducer, Turns
 from prophet_scheduler.core.choice import Choice, Question
-from prophet_scheduler.frontends.torch.arena import Slot
+from prophet_scheduler.frontends.torch.slot import Slot
 
 ITERATION_S = 0.01
 PROMISED = 0.5

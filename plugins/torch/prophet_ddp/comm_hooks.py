@@ -34,8 +34,9 @@ from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
 from prophet_scheduler.core.cut import Borders
 from prophet_scheduler.frontends.threads import OWN
-from prophet_scheduler.frontends.torch.arena import ArenaBlock, Slot
+from prophet_scheduler.frontends.torch.arena import ArenaBlock
 from prophet_scheduler.frontends.torch.recording import keep_thread_state, unrecorded
+from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.frontends.torch.streams import Streams
 
 Future = torch.futures.Future

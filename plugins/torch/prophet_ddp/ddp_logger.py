@@ -21,7 +21,7 @@ from prophet_scheduler.frontends.torch import compiled
 
 if TYPE_CHECKING:
     from prophet_ddp.rounds import ModuleRounds
-    from prophet_scheduler.frontends.torch.arena import Slot
+    from prophet_scheduler.frontends.torch.slot import Slot
 
 FIRST_ITERATIONS = 10
 """torch times each of these, and later one in SAMPLE_RATE."""

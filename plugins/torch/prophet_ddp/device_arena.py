@@ -42,8 +42,9 @@ import torch
 from prophet_ddp.arena import DdpArena
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
-from prophet_scheduler.frontends.torch.arena import ArenaBlock, Slot
+from prophet_scheduler.frontends.torch.arena import ArenaBlock
 from prophet_scheduler.frontends.torch.life import STAGE, Transition
+from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.frontends.torch.streams import CudaStreams, Event, Streams
 
 Told = Callable[[BaseException | None], None]

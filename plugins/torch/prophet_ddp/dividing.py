@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from prophet_ddp.arena import DdpArena
     from prophet_ddp.control import Decision
     from prophet_ddp.phases import Phases
-    from prophet_scheduler.frontends.torch.arena import Slot
+    from prophet_scheduler.frontends.torch.slot import Slot
     from prophet_scheduler.learn.barrier import BarrierWatch
 
 AT_ONCE = 4

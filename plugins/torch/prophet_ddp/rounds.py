@@ -35,9 +35,9 @@ from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.aliases import is_held
-from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
 from prophet_scheduler.frontends.torch.life import PROMISE, STAGE, Sight
+from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.frontends.torch.updates import Abandoned, unseen_use
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE, backward_order
 from prophet_scheduler.watch import training

@@ -30,7 +30,7 @@ from prophet_scheduler.frontends.torch import guards as torch_guards
 
 if TYPE_CHECKING:
     from prophet_ddp.rounds import ModuleRounds
-    from prophet_scheduler.frontends.torch.arena import Slot
+    from prophet_scheduler.frontends.torch.slot import Slot
     from prophet_scheduler.session.tuner import Belief
 
 

@@ -33,10 +33,10 @@ from prophet_fsdp.wire import Reduction, ShardWire, Stage
 from prophet_scheduler.frontends.ending import raise_if_handlers, say
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
-from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import AwaitedRounds, living
 from prophet_scheduler.frontends.torch.life import END, FORGET, PROMISE, PROMISED, move
 from prophet_scheduler.frontends.torch.probation import Probation
+from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.frontends.torch.streams import streams_of
 from prophet_scheduler.watch import training
 
@@ -101,7 +101,8 @@ class ShardSlot(Slot):
 
     def forget_gradient(self) -> None:
         """Drop all references: torch swaps a gradient, as in model.to(), only if nothing else refers to it."""
-        self._version = self._last = self.base = None
+        self._seen.forget()
+        self.base = None
 
     def version_of(self, grad: torch.Tensor) -> int:
         # torch._foreach_zero_, which zero_grad() calls, changes no version of a DTensor.

@@ -17,7 +17,8 @@ import torch
 
 from prophet_byteps.torch.keys import Engine
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut, blocks_of
-from prophet_scheduler.frontends.torch.arena import Arena, ArenaBlock, Slot
+from prophet_scheduler.frontends.torch.arena import Arena, ArenaBlock
+from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.frontends.torch.streams import Streams
 
 MOST_NAMES = 16_384

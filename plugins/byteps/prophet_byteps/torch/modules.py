@@ -19,9 +19,9 @@ import torch
 from prophet_byteps.torch.keyed_rounds import SIGHT, KeyedRounds, KeyedWire
 from prophet_byteps.torch.keys import Engine
 from prophet_scheduler.frontends.torch import references, steps
-from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import AwaitedRounds, watch_backward
 from prophet_scheduler.frontends.torch.life import PROMISE
+from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.frontends.torch.updates import WAIT_LIMIT_S, unseen_use
 
 

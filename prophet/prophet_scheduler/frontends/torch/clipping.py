@@ -20,8 +20,8 @@ from torch.nn.utils import clip_grad
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
-from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.life import Life
+from prophet_scheduler.frontends.torch.slot import Slot
 
 NORM = 2.0
 """Usual order of norms."""

@@ -42,9 +42,9 @@ from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import aliases as torch_aliases
 from prophet_scheduler.frontends.torch import compiled, program_state, references, unseen
-from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.between import call_before, patch_parameters, patch_zero_grad
 from prophet_scheduler.frontends.torch.life import FORGET, UPDATE, Life, Sight, move
+from prophet_scheduler.frontends.torch.slot import Slot
 
 if TYPE_CHECKING:
     from prophet_scheduler.frontends.torch.awaited import AwaitedRounds
@@ -115,7 +115,6 @@ def may_go(slots: Iterable[Slot]) -> None:
     """
     with references.at_work(), references.unhandled(), program_state.outermost():
         for slot in slots:
-            slot.path = None
             param = slot.param
             memory = param.detach() if slot.life.to_come else None
             slot.let_go(weakref.ref(param, functools.partial(_dropped, id(param))), memory)
