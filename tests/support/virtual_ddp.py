@@ -117,8 +117,8 @@ class Job:
         return blocks_of(self.sizes, [0] * len(self.sizes), cut)
 
     @property
-    def layout(self) -> tuple[list[int], list[int]]:
-        return self.sizes, [0] * len(self.sizes)
+    def layout(self) -> Job:
+        return self
 
     def iterate(self, count: int = 1) -> float:
         """Run iterations; return the seconds of one."""

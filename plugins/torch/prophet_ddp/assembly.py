@@ -174,7 +174,8 @@ def deciding_agent(rounds: ModuleRounds, told: Settings) -> WatchingAgent:
         return ModuleAgent(rounds, chosen, told, terms.adapts, _warm_start(rounds, told), alone)
 
     def with_graph(rounds: ModuleRounds) -> ModuleAgent:
-        graph = trace.graph(rounds.blocks_under(rounds.cut)) if rounds.cut is not None else None
+        layout = rounds.layout
+        graph = trace.graph(layout.blocks_under(layout.cut)) if layout.cut is not None else None
         if graph is None:
             warn_of_untraced(told.policy, trace.why_not)
         ordered = policy_from_environ(told.policy, os.environ, partition_bytes, graph)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from prophet_ddp.arena import DdpArena
     from prophet_ddp.control import Decision
     from prophet_ddp.phases import Phases
-    from prophet_scheduler.frontends.torch.slot import Slot
     from prophet_scheduler.learn.barrier import BarrierWatch
 
 AT_ONCE = 4
@@ -146,14 +145,12 @@ class Dividing:
                 warn_once(f"{label} goes on without rounds in two phases: {why}")
         return self._connected
 
-    def take_up(
-        self, decision: Decision, division: Division | None, arena: DdpArena, slots: Sequence[Slot], blocks: list[Block]
-    ) -> None:
+    def take_up(self, decision: Decision, division: Division | None, arena: DdpArena, blocks: Sequence[Block]) -> None:
         """Set up the phases of a decision; none without a `division`. `blocks` are those of the division's cut."""
         self.phases = None
         if division is not None:
             from prophet_ddp.phases import Norms, Phases
 
             owners, ranks = division.owners, (self._rank, self._ranks)
-            norms = Norms(self._issuer, slots, arena.blocks, blocks, owners, *ranks)
+            norms = Norms(self._issuer, arena.slots, arena.blocks, blocks, owners, *ranks)
             self.phases = Phases(self._issuer, norms, arena.blocks, owners, decision, *ranks)

@@ -247,7 +247,7 @@ def _give_back(ddp: Any, bucket_bytes: int = 0) -> None:
     if ddp not in _taken:
         return
     rounds = ddp.reducer.rounds
-    slots, rebuilt = rounds.as_came, rounds.arranged
+    slots, rebuilt = rounds.as_came, rounds.layout.arranged
     rounds.remove()
     _taken.discard(ddp)
     del ddp.reducer, ddp.logger
@@ -316,7 +316,7 @@ def _watch_comm_hooks(ddp_class: Any) -> None:
             self._check_comm_hook(hook)  # torch does this first, too: the hook may be anything.
             rounds: ModuleRounds = self.reducer.rounds
             known = comm_hooks.known(hook)
-            begun = rounds.begun or rounds.comm_hook is not None
+            begun = rounds.layout.arena is not None or rounds.layout.hook is not None
             why = " after the first ones have left" if known is not None and begun else ""
             if known is not None and not (begun or rounds.sparse) and comm_hooks.group_of(state) is self.process_group:
                 refusal = rounds.average_by(known, comm_hooks.Buckets(hook, state, self.logger.buckets))

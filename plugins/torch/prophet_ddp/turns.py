@@ -98,7 +98,7 @@ class Turns:
         # `.grad` must not become a view of memory that torch's reducer keeps: Prophet writes there later.
         as_view, ddp.gradient_as_bucket_view = ddp.gradient_as_bucket_view, False
         try:
-            make_torch_reducer(ddp, self._rounds.as_came, (), self._rounds.arranged, bucket_bytes)
+            make_torch_reducer(ddp, self._rounds.as_came, (), self._rounds.layout.arranged, bucket_bytes)
         finally:
             ddp.gradient_as_bucket_view = as_view
         # Prophet's logger stays, since it knows the number of iterations.

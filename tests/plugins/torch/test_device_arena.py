@@ -172,8 +172,8 @@ class Job:
                 loss.backward()
                 self._back_to_main()
                 self.rounds.backward_ends()
-                if self.chance.random() < 0.5 and self.rounds.cut is not None:
-                    count = len(self.rounds.blocks_under(cut := self.some_cut()))
+                if self.chance.random() < 0.5 and self.rounds.layout.cut is not None:
+                    count = len(self.rounds.layout.blocks_under(cut := self.some_cut()))
                     self.control.want(Decision(cut, tuple(self.chance.sample(range(count), count))))
                 if clips(number):
                     clip(self.model)

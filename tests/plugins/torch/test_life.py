@@ -241,7 +241,8 @@ class Rank:
     def _wish(self, units: int, seed: int, divides: bool) -> None:
         cut = Cut.uniform(units * UNIT_BYTES)
         divides = divides and self.rounds.divisible
-        blocks = self.rounds.blocks_under(self.rounds.division(cut).cut if divides else cut)
+        layout = self.rounds.layout
+        blocks = layout.blocks_under(layout.division(cut).cut if divides else cut)
         chance, places = random.Random(seed), range(len(blocks))
         order, gathers = (tuple(chance.sample(places, len(blocks))) for _ in range(2))
         self._control.want(Decision(cut, order, at_once=chance.randint(1, 4), gathers=gathers if divides else ()))
