@@ -28,13 +28,8 @@ from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.core.settings import Settings
 from prophet_scheduler.frontends.torch.clipping import NORM
 from prophet_scheduler.frontends.warm import WarmStart
-from prophet_scheduler.policies.algorithms.collective import (
-    ArrivalOrder,
-    CollectivePolicy,
-    ForwardOrder,
-    learning_sizes,
-)
-from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE, backward_order, iteration_s
+from prophet_scheduler.policies.algorithms.collective import ArrivalOrder, CollectivePolicy, ForwardOrder
+from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE, backward_order, iteration_s, learning_sizes
 from support.plain_wire import played
 from support.profiles import resnet50
 

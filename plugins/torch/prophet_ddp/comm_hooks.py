@@ -93,22 +93,18 @@ def group_of(state: Any) -> Any:
     return group if isinstance(group, dist.ProcessGroup) else dist.group.WORLD
 
 
+@dataclass
 class Buckets:
     """Buckets of one module, and the `hook` that averages them, with its `state`: it returns the future of a bucket's
     averages, shape [elements]. `rebuild(order)` returns torch's buckets for gradients that are generated in this order,
     as lists of registered parameters by number.
     """
 
-    def __init__(
-        self,
-        hook: Callable[[Any, Any], Future[torch.Tensor]],
-        state: Any,
-        rebuild: Callable[[list[int]], Sequence[Sequence[int]]],
-    ) -> None:
-        self._hook, self._state = hook, state
-        self._rebuild = rebuild
-        self.rebuilt = False
-        """True once the buckets follow the order in which gradients are generated."""
+    hook: Callable[[Any, Any], Future[torch.Tensor]]
+    state: Any
+    rebuild: Callable[[list[int]], Sequence[Sequence[int]]]
+    rebuilt: bool = False
+    """True once the buckets follow the order in which gradients are generated."""
 
     def arena(
         self,
@@ -121,7 +117,7 @@ class Buckets:
         """Return the arena of these `slots`: in order of registration at first, in forward order once rebuilt."""
         if self.rebuilt:
             numbers = {slot: number for number, slot in enumerate(registered)}
-            buckets = self._rebuild([numbers[slot] for slot in reversed(slots)])
+            buckets = self.rebuild([numbers[slot] for slot in reversed(slots)])
         else:  # Before its first backward pass torch has one bucket for each type.
             params = [slot.param for slot in registered]
             assign: Any = vars(dist)["_compute_bucket_assignment_by_size"]
@@ -130,8 +126,8 @@ class Buckets:
         return BucketArena(slots, bundles, streams, issuer, log, self._call)
 
     def _call(self, bucket: Bucket, group: HeldGroup) -> Future[torch.Tensor]:
-        with torch.no_grad(), _with_group(self._state, group) as state:
-            return self._hook(state, bucket)
+        with torch.no_grad(), _with_group(self.state, group) as state:
+            return self.hook(state, bucket)
 
 
 class BucketArena(DdpArena):
@@ -283,13 +279,12 @@ def _ended(promise: Promise, future: Future[Any]) -> None:
     promise.settle(future.value)
 
 
+@dataclass
 class _Lane:
-    """Process group that serves one bucket at a time."""
+    """Process group that serves one bucket at a time. `last`: end of the newest bucket that was given to it."""
 
-    def __init__(self, group: Any) -> None:
-        self.group = group
-        self.last: Promise | None = None
-        """End of the newest bucket that was given to this lane."""
+    group: Any
+    last: Promise | None = None
 
 
 class _Average:

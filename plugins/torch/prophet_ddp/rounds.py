@@ -78,7 +78,7 @@ class ModuleRounds(AwaitedRounds):
         self.turns: Turns | None = None
         """Turns of torch's reducer; None if it may have none."""
         self.pace = ModulePace()
-        self.uses = Uses(tuple(self._slots), terms.uses_vary, terms.counted)
+        self.uses = Uses(tuple(self.slots), terms.uses_vary, terms.counted)
         self._unscaled: list[Slot] = []
         """Slots of the open round whose `.grad` would lie in torch's bucket, where it would be scaled already."""
         self.watch()
@@ -119,13 +119,13 @@ class ModuleRounds(AwaitedRounds):
     @property
     def as_came(self) -> Sequence[Slot]:
         """Slots in the order of generation; in that of registration before they are arranged."""
-        return self._slots[::-1] if self.layout.arranged else self.registered
+        return self.slots[::-1] if self.layout.arranged else self.registered
 
     @property
     def used_by(self) -> torch.Tensor | None:
         """Number of ranks that used each parameter in the last round, int32 [parameters]; None if all always do."""
         if self.uses.by_known is None:
-            return None if self.plain else torch.zeros(len(self._slots), dtype=torch.int32, device="cpu")
+            return None if self.plain else torch.zeros(len(self.slots), dtype=torch.int32, device="cpu")
         self._wait(self.uses.by_known)
         return self.uses.by
 
@@ -158,7 +158,7 @@ class ModuleRounds(AwaitedRounds):
         """
         if not self.terms.in_place:
             return False
-        last = [slot.seen_last() for slot in self._slots]
+        last = [slot.seen_last() for slot in self.slots]
         lent = torch.tensor([any(is_held(each) for each in last if each is not None)], dtype=torch.int32, device="cpu")
         issuer = self.channel.issuer
         self._wait(issuer.put(lambda: issuer.groups.all_reduce(lent)))
@@ -168,7 +168,7 @@ class ModuleRounds(AwaitedRounds):
         """Continue after a turn of torch's reducer, between two rounds. Uses of slots in the meantime do not count."""
         training.paused()
         self.pace.pause()
-        for slot in self._slots:
+        for slot in self.slots:
             slot.sight = Sight.UNSEEN
 
     def remove(self) -> None:
@@ -191,7 +191,7 @@ class ModuleRounds(AwaitedRounds):
 
     def end(self) -> None:
         super().end()
-        if not self._slots:  # Break cycles, so that memory is freed at once, without a garbage collection.
+        if not self.slots:  # Break cycles, so that memory is freed at once, without a garbage collection.
             self.layout.free()
             self.layout.first_came = self.layout.buckets = self.turns = None
             self.logger = NoLog()
@@ -262,12 +262,12 @@ class ModuleRounds(AwaitedRounds):
         """True if gradients no longer arrive here. One parameter shows it: if only some are cut off, the next forward
         pass is refused.
         """
-        return bool(self._slots) and is_cut_off(self._slots[0], self.module())
+        return bool(self.slots) and is_cut_off(self.slots[0], self.module())
 
     def _nothing_came(self) -> None:
         if self.uses.expected and not self.pace.open and self.cut_off:
             warn_once(
-                f"{self._slots[0].name} and others were replaced or moved to another type or device after "
+                f"{self.slots[0].name} and others were replaced or moved to another type or device after "
                 "DistributedDataParallel was made: their gradients are not averaged, with Prophet or without"
             )
 
@@ -277,7 +277,7 @@ class ModuleRounds(AwaitedRounds):
             if not self.uses.expected:
                 raise self._error(texts.FIRST_UNSYNCED)
             self.uses.know_counts()
-            self._stage_all(self._slots)
+            self._stage_all(self.slots)
 
     # Outgoing gradients.
 
@@ -341,7 +341,7 @@ class ModuleRounds(AwaitedRounds):
         assert layout.arena is not None
         self._left(slot, layout.arena.stage(slot, PROMISE if leaves else STAGE))
         self.pace.staged += 1
-        if self.pace.staged == len(self._slots):
+        if self.pace.staged == len(self.slots):
             self._end()
 
     def _begin(self) -> None:
@@ -351,7 +351,7 @@ class ModuleRounds(AwaitedRounds):
         if took_s is not None:
             self.iterated(layout.way, took_s)
         if layout.arena is None:
-            layout.fill(self.registered, self._slots)
+            layout.fill(self.registered, self.slots)
         else:
             if layout.buckets is not None:
                 self._home()  # All buckets share the hook's state.
@@ -370,7 +370,7 @@ class ModuleRounds(AwaitedRounds):
 
     def _clear(self) -> None:
         """Wait until nothing is in flight, and all averages have arrived."""
-        for slot in self._slots:
+        for slot in self.slots:
             slot.comes()
         self.flush()
         self._home()
@@ -380,7 +380,7 @@ class ModuleRounds(AwaitedRounds):
 
     def _home(self) -> None:
         """Wait until all averages have arrived."""
-        for slot in self._slots:
+        for slot in self.slots:
             while not self.arrived(slot):
                 self._wait_activity()
 
@@ -389,10 +389,10 @@ class ModuleRounds(AwaitedRounds):
         places = torch.tensor([slot.place for slot in reversed(first_came)], dtype=torch.int64, device="cpu")
         issuer = self.channel.issuer
         self._wait(issuer.put(lambda: issuer.groups.broadcast(places)))
-        self._slots = [self._slots[place] for place in places.tolist()]
-        for place, slot in enumerate(self._slots):
+        self.slots = [self.slots[place] for place in places.tolist()]
+        for place, slot in enumerate(self.slots):
             slot.place = place
-        self.layout.arrange(self.registered, self._slots)
+        self.layout.arrange(self.registered, self.slots)
 
     def _take_up(self, decision: Decision) -> None:
         layout = self.layout

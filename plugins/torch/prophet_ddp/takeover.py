@@ -22,7 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from prophet_ddp import comm_hooks, ends, meeting
+from prophet_ddp import ends, meeting
 from prophet_ddp.agent import WatchingAgent, agents, records
 from prophet_ddp.arena import SparseGradients
 from prophet_ddp.assembly import CPU, assemble, deciding_agent, profile_in
@@ -313,6 +313,8 @@ def _watch_comm_hooks(ddp_class: Any) -> None:
     @functools.wraps(original)
     def wrapper(self: Any, state: object, hook: Any) -> Any:
         if self in _taken:
+            from prophet_ddp import comm_hooks  # Few jobs need it.
+
             self._check_comm_hook(hook)  # torch does this first, too: the hook may be anything.
             rounds: ModuleRounds = self.reducer.rounds
             known = comm_hooks.known(hook)

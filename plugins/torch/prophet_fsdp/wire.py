@@ -114,26 +114,27 @@ class ShardGroups:
         return (self.upward if other < self.rank else self.downward).recv([block], other, number % TAGS)
 
 
+@dataclass(eq=False)
 class ShardTransfer:
     """A collective of this rank, which may begin later. `first` is the number of its first block, in the program's
     order. `stage` is the number of collectives of its reduction that precede it on its `wire`.
     """
 
-    def __init__(self, wire: ShardWire, first: int, stage: int) -> None:
-        self.wire = wire
-        self.first, self.stage = first, stage
-        self.then: Callable[[], object] | None = None
-        """Function that starts the next stage, in a thread of the wire's; None if there is none."""
-        self.there = False
-        """True once all blocks have arrived, and the next stage has begun."""
-        self.coming = 0
-        """Number of blocks that have not arrived."""
-        self.place = 0
-        """Its module's place in forward."""
-        self.size_bytes = 0
-        """Bytes of the all-reduce that it counts as."""
-        self.sends: list[tuple[Any, torch.Tensor]] = []
-        """torch's Work of each outgoing block, and the block's memory."""
+    wire: ShardWire
+    first: int
+    stage: int
+    then: Callable[[], object] | None = None
+    """Function that starts the next stage, in a thread of the wire's; None if there is none."""
+    there: bool = False
+    """True once all blocks have arrived, and the next stage has begun."""
+    coming: int = 0
+    """Number of blocks that have not arrived."""
+    place: int = 0
+    """Its module's place in forward."""
+    size_bytes: int = 0
+    """Bytes of the all-reduce that it counts as."""
+    sends: list[tuple[Any, torch.Tensor]] = field(default_factory=list)
+    """torch's Work of each outgoing block, and the block's memory."""
 
 
 Goes = list[tuple[int, int, torch.Tensor]]

@@ -11,6 +11,7 @@ the program wraps it, and a new block takes the next free ones (docs/decisions/k
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -54,13 +55,12 @@ def declare_names(
     return names
 
 
+@dataclass(eq=False)
 class KeyedBlock(ArenaBlock):
     """A block with two names, used in turn. Its priority in BytePS is -(id + 1)."""
 
-    def __init__(self, data: torch.Tensor, slots: tuple[Slot, ...]) -> None:
-        super().__init__(data, slots)
-        self.names = ("", "")
-        self.rounds = 0
+    names: tuple[str, str] = ("", "")
+    rounds: int = 0
 
 
 class KeyedArena(Arena):

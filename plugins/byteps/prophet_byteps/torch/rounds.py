@@ -120,7 +120,7 @@ class OptimizerRounds(Updates, KeyedWire):
         """From now on, finish every update within its step()."""
         self._keyed.give_up_trace(SIGHT)
         self._probation.for_good()
-        torch_guards.learned(self)
+        torch_guards.note_uses(self, False)
         self.flush()
 
     def dropped(self) -> None:

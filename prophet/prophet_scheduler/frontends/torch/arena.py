@@ -20,6 +20,7 @@ identified by its range; a range that was in use before gets the same block obje
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -44,6 +45,7 @@ def fusible_kind(param: torch.Tensor, dtype: torch.dtype) -> Hashable | None:
     return (dtype, param.device) if param.dtype in _FUSIBLE else None
 
 
+@dataclass(eq=False)
 class ArenaBlock:
     """Range of one buffer that travels as one tensor.
 
@@ -52,14 +54,13 @@ class ArenaBlock:
     to be back. `end`: on an engine that uses a device's streams, the end of its last transfer.
     """
 
-    def __init__(self, data: torch.Tensor, slots: tuple[Slot, ...]) -> None:
-        self.id = 0
-        self.data = data
-        self.slots = slots
-        self.flight: Any = None
-        self.missing = 0
-        self.copies: list[Event] = []
-        self.end: Event = None
+    data: torch.Tensor
+    slots: tuple[Slot, ...]
+    id: int = 0
+    flight: Any = None
+    missing: int = 0
+    copies: list[Event] = field(default_factory=list)
+    end: Event = None
 
     def open(self) -> None:
         """Begin the next round, with no gradient ready."""

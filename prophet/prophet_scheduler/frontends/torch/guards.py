@@ -85,7 +85,8 @@ def watch(owner: Any, slots: list[Slot]) -> None:
     """Bring these parameters up to date from now on, through `finish(slots)` of their slots' owners and `flush()`.
     `owner` is an AwaitedRounds, or has its methods `flush`, `keep_barrier` and `before_compilation`.
 
-    Until `learned(owner)`, every use is noted in `Slot.sight`, not only the use of a parameter with a pending update.
+    Until `note_uses(owner, False)`, every use is noted in `Slot.sight`, not only that of a parameter with a pending
+    update.
     """
     install()
     _owners.add(owner)
@@ -103,7 +104,7 @@ def watch(owner: Any, slots: list[Slot]) -> None:
 
 def unwatch(owner: Any, slots: Iterable[Slot]) -> None:
     """Stop watching `slots`, which are all of `owner`'s; nothing of it may be pending or awaited."""
-    learned(owner)
+    note_uses(owner, False)
     for slot in slots:
         if slot in slot.watched.slots:
             slot.watched.slots.remove(slot)
@@ -155,11 +156,6 @@ def slots_of(param: torch.Tensor) -> list[Slot]:
     """Return the parameter's slots, one for each owner that averages its gradient."""
     watched = _watched.get(id(param))
     return watched.slots if watched is not None else []
-
-
-def learned(owner: Any) -> None:
-    """Note that it is now known how the program reaches the parameters of `owner`."""
-    note_uses(owner, False)
 
 
 def note_uses(owner: Any, wanted: bool) -> None:
