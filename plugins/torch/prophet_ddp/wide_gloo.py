@@ -116,11 +116,16 @@ def probe(group: Any) -> Probe:
         group.allreduce([data]).wait()
         took_s.append(time.monotonic() - began_s)
     # In the first one ranks connect, and wait for each other.
-    shortest_s = torch.tensor([min(took_s[1:])], dtype=torch.float64, device="cpu")
+    return Probe(PROBE_BYTES, greatest(group, min(took_s[1:])))
+
+
+def greatest(group: Any, value: float) -> float:
+    """Return the greatest of all ranks' values, on each of them. All ranks call it."""
+    data = torch.tensor([value], dtype=torch.float64, device="cpu")
     options: Any = dist.AllreduceOptions()
     options.reduceOp = dist.ReduceOp.MAX
-    group.allreduce([shortest_s], options).wait()
-    return Probe(PROBE_BYTES, float(shortest_s))
+    group.allreduce([data], options).wait()
+    return float(data)
 
 
 def _devices() -> list[Any]:

@@ -51,7 +51,7 @@ class Job:
 
         def rank(number: int) -> Any:
             group: Any = Group(number, of or len(texts))
-            lost = functools.partial(meeting.ended_rank, group)
+            lost = functools.partial(vars(meeting)["ended_rank"], group)
             try:
                 return agree(group, texts[number], Patience(limit_s, limit_s / 2, self.told.append, lost))
             except SilentRank as error:
