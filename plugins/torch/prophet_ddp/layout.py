@@ -104,12 +104,11 @@ class Layout:
 
     def average_by(self, hook: CommHook, buckets: Buckets | None, wait: Callable[[JointOperation], None]) -> str:
         """Average gradients by this hook from the first round on; all ranks call this. `buckets` are for a hook that
-        depends on them. Return why no rank can, or "". Raises RuntimeError once a round has begun.
+        depends on them. Return why no rank can, or "".
 
         `wait(operation)` returns once the operation has ended.
         """
-        if self.arena is not None:
-            raise RuntimeError("gradients have already been sent in another type")
+        assert self.arena is None, "gradients have already been sent in another type"
         if buckets is not None and hook.by_bucket:
             if self.first_came is None:
                 return "gradients may be unused, or the policy has blocks of its own"

@@ -74,7 +74,8 @@ def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
         return
     records.begin(told)  # Written last, when nothing is in flight.
     speaks(group.rank() == 0)
-    label = _label_of(ddp)
+    number, kind = next(_numbers), type(ddp.module).__name__
+    label = f"{kind} (module {number})" if number > 1 else kind
     try:
         why = _replace_everywhere(ddp, told, group, label, synced)
     except LostRank as error:
@@ -130,12 +131,6 @@ def _replace_everywhere(ddp: Any, told: Settings, group: dist.ProcessGroup, labe
     size_bytes = sum(param.numel() * param.element_size() for _, param in named)
     records.taken_over(ddp.reducer.rounds.record, size_bytes, str(dist.get_backend(group)))
     return ""
-
-
-def _label_of(ddp: Any) -> str:
-    """Return the module's name in messages: its class, with a number from the process's second module on."""
-    number, kind = next(_numbers), type(ddp.module).__name__
-    return f"{kind} (module {number})" if number > 1 else kind
 
 
 def _failure(error: Exception) -> str:
@@ -279,7 +274,7 @@ def _install() -> None:
     ):
         call_before(ddp_class, name, lambda ddp, *_, why=why, **__: _plain(ddp, why))
     _watch_comm_hooks(ddp_class)
-    call_before(dist.rpc, "_init_rpc_backend", lambda *_, **__: _all_plain(RPC))
+    call_before(dist.rpc, "_init_rpc_backend", lambda *_, **__: [_plain(ddp, RPC) for ddp in _taken])
     # No thread of ours may query a device while a CUDA graph is captured: that would end the capture.
     call_before(torch.cuda.CUDAGraph, "capture_begin", lambda *_, **__: _finish())
     for name, what in (("destroy_process_group", _finish), ("_abort_process_group", ends.give_up)):
@@ -292,11 +287,6 @@ def _install() -> None:
 
 def _finish() -> None:
     ends.finish(ddp.reducer.rounds for ddp in _taken)
-
-
-def _all_plain(why: str) -> None:
-    for ddp in _taken:
-        _plain(ddp, why)
 
 
 def _plain(ddp: Any, why: str) -> None:

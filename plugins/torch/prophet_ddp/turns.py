@@ -126,13 +126,13 @@ class Turns:
         now, before_s = time.monotonic(), self._began_s
         self._began_s = now
         ddp = self._ddp()
-        over = not self._left
-        if ddp is not None and over:
+        assert ddp is not None  # It is in its forward pass.
+        if not self._left:
             ddp.reducer._check_reducer_finalized()  # Raises torch's own error if a round never ended.
             self._end(ddp)
         if before_s is not None:
             self._rounds.iterated(TORCH, now - before_s, self._cut)
-        if ddp is None or not over:
+        if self._left:
             return True
         ddp.reducer.prepare_for_forward()
         return False

@@ -90,7 +90,7 @@ class AwaitedRounds(AverageSource):
     def _attend(self) -> None:
         """Detect the end of each backward pass and every use of parameters and gradients from now on."""
         watch_backward()
-        clipping.install(living)
+        clipping.install()
         torch_guards.watch(self, self.slots)
 
     def retire(self) -> None:
