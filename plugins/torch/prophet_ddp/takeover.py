@@ -274,7 +274,7 @@ def _install() -> None:
     ):
         call_before(ddp_class, name, lambda ddp, *_, why=why, **__: _plain(ddp, why))
     _watch_comm_hooks(ddp_class)
-    call_before(dist.rpc, "_init_rpc_backend", lambda *_, **__: [_plain(ddp, RPC) for ddp in _taken])
+    call_before(dist.rpc, "_init_rpc_backend", lambda *_, **__: _all_plain(RPC))
     # No thread of ours may query a device while a CUDA graph is captured: that would end the capture.
     call_before(torch.cuda.CUDAGraph, "capture_begin", lambda *_, **__: _finish())
     for name, what in (("destroy_process_group", _finish), ("_abort_process_group", ends.give_up)):
@@ -287,6 +287,11 @@ def _install() -> None:
 
 def _finish() -> None:
     ends.finish(ddp.reducer.rounds for ddp in _taken)
+
+
+def _all_plain(why: str) -> None:
+    for ddp in _taken:
+        _plain(ddp, why)
 
 
 def _plain(ddp: Any, why: str) -> None:
