@@ -14,12 +14,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from prophet_ddp.agent import ModuleAgent
-from prophet_ddp.control import Decision
+from prophet_ddp.control import FOR_GOOD, SMALL_CUT, TORCH, TORCH_CUT, Decision
 from prophet_ddp.dividing import Dividing, Division, divide
 from prophet_ddp.events import EventLog, Phase
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.records import ModuleRecord
-from prophet_ddp.terms import FOR_GOOD, SMALL_CUT, TORCH, TORCH_CUT
 from prophet_scheduler.core.arena import at_pace, profile_under
 from prophet_scheduler.core.choice import ChoosingPolicy, IterationEnd
 from prophet_scheduler.core.cut import Block, Cut, blocks_of, learning_cut

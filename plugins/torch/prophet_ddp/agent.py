@@ -18,10 +18,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from prophet_ddp.control import TWO_PHASES, UNORDERED
+from prophet_ddp.control import FOR_GOOD, TORCH, TORCH_WARM_UP, TWO_PHASES, UNORDERED, bucket_bytes_of
 from prophet_ddp.records import Records
 from prophet_ddp.rounds import ModuleRounds
-from prophet_ddp.terms import FOR_GOOD, TORCH, TORCH_WARM_UP, bucket_bytes_of
 from prophet_scheduler.core.events import DRAIN_S, SEEKING_S
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.frontends.ending import at_end

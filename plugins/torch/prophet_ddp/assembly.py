@@ -23,9 +23,9 @@ from prophet_ddp.arena import DdpArena
 from prophet_ddp.control import Control
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, RankGroups
+from prophet_ddp.layout import Channel, RoundTerms
 from prophet_ddp.lost_ranks import LostRanks, ended_rank
 from prophet_ddp.rounds import ModuleRounds
-from prophet_ddp.terms import Channel, RoundTerms
 from prophet_ddp.wide_gloo import probe, wide_group
 from prophet_scheduler.core.cut import Borders, Cut, learning_cut
 from prophet_scheduler.core.network import Probe

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from prophet_ddp.issuer import Issuer, JointOperation
-from prophet_ddp.terms import MOST_EXACT
 from prophet_scheduler.core.cut import UNIT_BYTES, Block, Borders, Cut, arena_places
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch.clipping import NORM
@@ -23,6 +22,9 @@ if TYPE_CHECKING:
     from prophet_ddp.phases import Phases
     from prophet_scheduler.learn.barrier import BarrierWatch
 
+MOST_EXACT = 2
+"""Maximum number of ranks whose sums are the same in any order. Up to it each gradient has one owner in two phases,
+which tells its norm to the last bit. With more ranks all own an equal part of each block (phases.py)."""
 AT_ONCE = 4
 """Maximum number of operations in flight for each owner."""
 

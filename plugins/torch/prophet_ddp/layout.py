@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from prophet_ddp.control import UNORDERED, Decision
+from prophet_ddp.control import UNORDERED, Control, Decision
 from prophet_ddp.dividing import Dividing, Division
-from prophet_ddp.issuer import JointOperation
+from prophet_ddp.events import EventLog
+from prophet_ddp.issuer import Issuer, JointOperation
 from prophet_ddp.records import ModuleRecord
-from prophet_ddp.terms import Channel, RoundTerms
 from prophet_scheduler.core.cut import Block, Cut, blocks_of
+from prophet_scheduler.core.network import Probe
 from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE, backward_order
 
@@ -26,6 +28,50 @@ if TYPE_CHECKING:
     from prophet_ddp.assembly import OnProcessors
     from prophet_ddp.comm_hooks import Buckets, CommHook
     from prophet_ddp.nccl import OnGpu
+
+
+@dataclass(frozen=True)
+class Channel:
+    """Path of a module's blocks, and its log; `ranks` ranks share its process group, `members` by number in the job.
+    `loss(error, iteration)` returns a line on why no average will arrive any more, from an error of the issuer's.
+    `others(iteration)` tells the other ranks that this one waits in an iteration, and returns a phrase on those that do
+    not. `alone` is the duration of a lone operation, if known.
+    """
+
+    issuer: Issuer
+    control: Control
+    log: EventLog
+    ranks: int
+    loss: Callable[[str, int], str]
+    others: Callable[[int], str]
+    members: Sequence[int] = ()
+    alone: Probe | None = None
+
+
+@dataclass(frozen=True)
+class RoundTerms:
+    """Terms of a module, fixed before its first round and alike on all ranks.
+
+    `first_cut` makes the first cut for gradients of these bytes. `first_at_once`: operations in flight before anything
+    is decided. With `fusion` small gradients travel together. `uses_vary`: parameters may have no gradient in a round
+    (find_unused_parameters), and one that no rank used keeps its `.grad`. `counted`: the graph is static, and a
+    parameter may get several gradients in a backward pass. `arranges`: from the second round on the arena has gradients
+    in the order in which the first round generated them, the last one first; registration only hints at that order.
+    `divides`: rounds may have two phases (phases.py). `in_place`: all gradients of a parameter use the same memory, as
+    with gradient_as_bucket_view, so one that the program kept gets the values of the next. `adapts`: the cut may
+    change. `may_leave`: torch's reducer is tried as well, and gets the module back if it is faster.
+    """
+
+    first_cut: Callable[[Sequence[int]], Cut]
+    first_at_once: int = LEAST_AT_ONCE
+    fusion: bool = True
+    uses_vary: bool = False
+    counted: bool = False
+    arranges: bool = False
+    divides: bool = False
+    in_place: bool = False
+    adapts: bool = False
+    may_leave: bool = False
 
 
 class Layout:

@@ -24,11 +24,11 @@ from torch import nn
 from prophet_ddp import texts
 from prophet_ddp.arena import SparseGradients
 from prophet_ddp.control import Decision
+from prophet_ddp.dividing import MOST_EXACT
 from prophet_ddp.issuer import JointOperation
-from prophet_ddp.layout import Layout
+from prophet_ddp.layout import Channel, Layout, RoundTerms
 from prophet_ddp.progress import ModulePace, Uses, is_cut_off
 from prophet_ddp.records import ModuleRecord
-from prophet_ddp.terms import MOST_EXACT, Channel, NoLog, RoundTerms
 from prophet_scheduler.core.cut import Cut
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import guards as torch_guards
@@ -43,11 +43,23 @@ from prophet_scheduler.watch import training
 if TYPE_CHECKING:
     from prophet_ddp.assembly import OnProcessors
     from prophet_ddp.comm_hooks import Buckets, CommHook
-    from prophet_ddp.ddp_logger import DdpLogger
+    from prophet_ddp.ddp_logger import DdpLogger, IterationTimes
     from prophet_ddp.events import EventLog
     from prophet_ddp.nccl import OnGpu
     from prophet_ddp.turns import Turns
     from prophet_scheduler.frontends.torch.trace import ForwardTrace
+
+
+class NoLog:
+    """Logger of a module without one."""
+
+    times: IterationTimes | None = None
+
+    def set_error_and_log(self, error: str, /) -> None:
+        """Ignore the error."""
+
+    def copied_back(self) -> Sequence[int]:
+        return ()
 
 
 class ModuleRounds(AwaitedRounds):

@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from prophet_ddp.control import TWO_PHASES, Decision
+from prophet_ddp.control import SMALL_CUT, TORCH, TORCH_CUT, TWO_PHASES, Decision, bucket_bytes_of
 from prophet_ddp.dividing import AT_ONCE, Division, orders_of
-from prophet_ddp.terms import SMALL_CUT, TORCH, TORCH_CUT, bucket_bytes_of
 from prophet_scheduler.core.arena import completions_at, generations_at, profile_under
 from prophet_scheduler.core.choice import Choice, Question
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Block, Cut

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from prophet_ddp.control import FOR_GOOD, TORCH, TORCH_CUT
 from prophet_ddp.reducer import HANDED_BACK
-from prophet_ddp.terms import FOR_GOOD, TORCH, TORCH_CUT
 from prophet_scheduler.core.cut import Cut
 from prophet_scheduler.core.units import format_size
 from prophet_scheduler.frontends.ending import say

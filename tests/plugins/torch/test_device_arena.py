@@ -25,8 +25,8 @@ from prophet_ddp.control import Control, Decision
 from prophet_ddp.device_arena import DeviceArena, DeviceOperation, Told
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation, RankGroups
+from prophet_ddp.layout import Channel, RoundTerms
 from prophet_ddp.rounds import ModuleRounds
-from prophet_ddp.terms import Channel, RoundTerms
 from prophet_scheduler.core.cut import Borders, Cut
 from prophet_scheduler.core.events import EventKind
 from prophet_scheduler.frontends.torch import program_state, steps

@@ -22,8 +22,8 @@ from torch import nn
 from prophet_ddp.assembly import OnProcessors
 from prophet_ddp.control import Control, Decision
 from prophet_ddp.events import EventLog
+from prophet_ddp.layout import Channel, RoundTerms
 from prophet_ddp.rounds import ModuleRounds
-from prophet_ddp.terms import Channel, RoundTerms
 from prophet_scheduler.core.cut import UNIT_BYTES, Cut
 from prophet_scheduler.frontends.torch import guards, steps
 from support.front_end import forget

@@ -41,8 +41,8 @@ from prophet_scheduler.frontends import threads
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import aliases as torch_aliases
-from prophet_scheduler.frontends.torch import compiled, program_state, references, unseen
-from prophet_scheduler.frontends.torch.between import call_before, patch_parameters, patch_zero_grad
+from prophet_scheduler.frontends.torch import compiled, program_state, references
+from prophet_scheduler.frontends.torch.between import call_before, patch_parameters, patch_zero_grad, watch_unseen
 from prophet_scheduler.frontends.torch.life import FORGET, UPDATE, Life, Sight, move
 from prophet_scheduler.frontends.torch.slot import Slot
 
@@ -552,7 +552,7 @@ def install() -> None:
     call_before(DeviceContext, "__exit__", lambda *_: references.above_default_device())
     patch_parameters(_touch)
     patch_zero_grad()
-    unseen.watch(_flush_all, _before_sending)
+    watch_unseen(_flush_all, _before_sending)
     torch_aliases.install()
     begins = functools.partial(references.watch_here, _pending, _watched, _learning, use, stays=True)
     wakes = functools.partial(watch_thread, woken=True)
