@@ -195,19 +195,15 @@ class Bucket:
         return self._number
 
     def is_last(self) -> bool:
-        """Return True for the last bucket of the round."""
         return self._is_last
 
     def buffer(self) -> torch.Tensor:
-        """Return the gradients, shape [elements]."""
         return self._buffer
 
     def set_buffer(self, buffer: torch.Tensor) -> None:
-        """Replace the buffer with another tensor of as many elements."""
         self._buffer = buffer
 
     def parameters(self) -> list[torch.Tensor]:
-        """Return the parameters, in the buffer's order."""
         return self._parameters
 
     def gradients(self) -> list[torch.Tensor]:
@@ -224,11 +220,9 @@ class HeldGroup:
         self._held: list[Callable[[], None]] | None = []
 
     def size(self) -> int:
-        """Return the number of ranks."""
         return int(self._group.size())
 
     def rank(self) -> int:
-        """Return this rank in the group."""
         return int(self._group.rank())
 
     def allreduce(self, *args: Any) -> Promise:
@@ -260,7 +254,6 @@ class Promise:
         self._future: Future[Any] = Future()
 
     def get_future(self) -> Future[Any]:
-        """Return the future of the result."""
         return self._future
 
     def settle(self, make: Callable[[], Any]) -> None:

@@ -124,7 +124,6 @@ class Dividing:
         self._asked, self.norm_order = True, order
 
     def iterated(self) -> None:
-        """Record the end of an iteration."""
         self._asks.iteration(self._asked)
         self._asked = False
 

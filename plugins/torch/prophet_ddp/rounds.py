@@ -105,12 +105,10 @@ class ModuleRounds(AwaitedRounds):
 
     @property
     def ranks(self) -> int:
-        """Number of ranks that share the averages."""
         return self.channel.ranks
 
     @property
     def log(self) -> EventLog:
-        """Events of its blocks."""
         return self.channel.log
 
     @property

@@ -308,9 +308,13 @@ def _watch_comm_hooks(ddp_class: Any) -> None:
     @functools.wraps(original)
     def wrapper(self: Any, state: object, hook: Any) -> Any:
         if self in _taken:
-            from prophet_ddp import comm_hooks  # Few jobs need it.
-
             self._check_comm_hook(hook)  # torch does this first, too: the hook may be anything.
+            try:
+                from prophet_ddp import comm_hooks  # Few jobs need it.
+            except Exception as error:  # as with another torch
+                raise_if_handlers(error)
+                _plain(self, f"a hook is registered for its gradients. {_failure(error)}")
+                return original(self, state, hook)
             rounds: ModuleRounds = self.reducer.rounds
             known = comm_hooks.known(hook)
             begun = rounds.layout.arena is not None or rounds.layout.hook is not None

@@ -242,7 +242,7 @@ class ShardWire:
                 if owner == rank:
                     goes += passed
                 else:
-                    where, arrived = functools.partial(_same, block), functools.partial(_passed, passed)
+                    where, arrived = functools.partial(_itself, block), functools.partial(_itself, passed)
                     comes.append((before, number, where, arrived))
         return self._begin(urgency, place, reserved or self.reserve(rows[0]), rows.nbytes, goes, comes)
 
@@ -479,12 +479,8 @@ class _Sum:
         return [] if self._to is None else [(*self._to, whole)]
 
 
-def _passed(goes: Goes, block: torch.Tensor) -> Goes:
-    return goes
-
-
-def _same(block: torch.Tensor) -> torch.Tensor:
-    return block
+def _itself(what: Any, *_: object) -> Any:
+    return what
 
 
 @dataclass(frozen=True)

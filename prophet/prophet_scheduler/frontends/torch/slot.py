@@ -157,7 +157,6 @@ class Slot:
 
     @property
     def dropped(self) -> bool:
-        """True if the program has dropped the parameter."""
         return self._link.find() is None
 
     def let_go(self, reference: weakref.ref[torch.Tensor], memory: torch.Tensor | None) -> None:
