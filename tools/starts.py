@@ -247,9 +247,9 @@ class ChangingCuts:
     def next_iteration(self) -> None:
         for number, module in enumerate(self._modules):
             rounds = module.reducer.rounds
-            self.changes += self._held.get(number) not in (None, rounds.decision)
-            self._held[number] = rounds.decision
-            if self._asks and rounds.cut is not None and self._choices.random() < 0.4:
+            self.changes += self._held.get(number) not in (None, rounds.layout.decision)
+            self._held[number] = rounds.layout.decision
+            if self._asks and rounds.layout.cut is not None and self._choices.random() < 0.4:
                 self._want_another(rounds)
 
     def _want_another(self, rounds: Any) -> None:
@@ -263,7 +263,7 @@ class ChangingCuts:
             segments.append(Segment(UNIT_BYTES * choices.randint(1, 40), second))
         cut = Cut(tuple(segments))
         two_phases = rounds.divisible and choices.random() < 0.5
-        count = len(rounds.blocks_under(rounds.division(cut).cut if two_phases else cut))
+        count = len(rounds.layout.blocks_under(rounds.layout.division(cut).cut if two_phases else cut))
         order, gathers = (tuple(choices.sample(range(count), count)) for _ in range(2))
         rounds.channel.control.want(Decision(cut, order, gathers=gathers if two_phases else ()))
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from prophet_scheduler.core.cut import Cut
-from prophet_scheduler.frontends.torch.arena import Arena, ArenaBlock, Slot
+from prophet_scheduler.frontends.torch.arena import Arena, ArenaBlock
+from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.frontends.torch.streams import Streams
 
 KIB = 1024

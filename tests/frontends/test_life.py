@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from prophet_scheduler.core.cut import Cut
-from prophet_scheduler.frontends.torch.arena import Arena, Slot
+from prophet_scheduler.frontends.torch.arena import Arena
 from prophet_scheduler.frontends.torch.life import DEFER, END, PROMISE, TABLE, UPDATE, Life, move
+from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.frontends.torch.streams import Streams
 
 

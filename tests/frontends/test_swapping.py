@@ -146,7 +146,7 @@ def test_who_uses_a_parameter_while_a_step_begins_or_its_last_update_ends_waits(
     train()
     updates: Any = updates_of(optimizer)
     updates.flush()
-    updates._lock = SpeakingLock(said)
+    updates.updating = SpeakingLock(said)
     thread, original = threading.Thread(target=beside), getattr(guards, moment)
     monkeypatch.setattr(guards, moment, in_between)
     train()

@@ -26,7 +26,7 @@ from prophet_ddp.issuer import RankGroups
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.turns import Turns
 from prophet_scheduler.core.cut import Cut
-from prophet_scheduler.frontends.torch.arena import Slot
+from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.frontends.torch.updates import Updates
 
 OPERATION_S = 0.001
@@ -117,10 +117,11 @@ def _end_wires() -> None:
 
 
 def _by_chance(rounds: ModuleRounds, chance: random.Random) -> Decision:
-    cut = rounds.cut if rounds.buckets is not None else Cut.uniform(chance.choice(SIZES))
+    layout = rounds.layout
+    cut = layout.cut if layout.buckets is not None else Cut.uniform(chance.choice(SIZES))
     assert cut is not None
     two = rounds.divisible and chance.random() < TWO_PHASES
-    count = len(rounds.blocks_under(rounds.division(cut).cut if two else cut))
+    count = len(layout.blocks_under(layout.division(cut).cut if two else cut))
     order, gathers = (tuple(chance.sample(range(count), count)) for _ in range(2))
     return Decision(cut, order, gathers=gathers if two else ())
 
@@ -131,7 +132,7 @@ def _decide_often() -> None:
     chance, turns = random.Random(1), random.Random(2)
 
     def end(self: Any) -> None:
-        if self.channel.control.rank == 0 and self.cut is not None:
+        if self.channel.control.rank == 0 and self.layout.cut is not None:
             self.channel.control.want(_by_chance(self, chance))
             if turns.random() < TURNS and self.turns is not None and self.turns.possible:
                 self.channel.control.want_turn(turns.randint(1, MOST_TURN), turns.choice((0, BUCKET_BYTES)))
@@ -140,10 +141,9 @@ def _decide_often() -> None:
     take_up: Any = vars(ModuleRounds)["_take_up"]
 
     def counted(self: Any, decision: Decision) -> None:
-        first = self.decision is None
         take_up(self, decision)
-        count("decisions", not first)
-        count("in two phases", self.dividing.phases is not None)
+        count("decisions")
+        count("in two phases", self.layout.dividing.phases is not None)
 
     ModuleRounds._end = end  # type: ignore[method-assign]
     ModuleRounds._take_up = counted  # type: ignore[method-assign]

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from prophet_ddp import agent, sequencing
+from prophet_ddp.control import TORCH
 from prophet_ddp.rounds import ModuleRounds
-from prophet_ddp.terms import TORCH
 from prophet_ddp.turns import TurnReducer, Turns
 from prophet_scheduler.core.choice import Choice, Question
-from prophet_scheduler.frontends.torch.arena import Slot
+from prophet_scheduler.frontends.torch.slot import Slot
 
 ITERATION_S = 0.01
 PROMISED = 0.5

@@ -17,7 +17,8 @@ from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation, RankGroups
 from prophet_mlfabric.studies.agenda import Agenda
 from prophet_scheduler.core.cut import Cut, blocks_of
-from prophet_scheduler.frontends.torch.arena import ArenaBlock, Slot
+from prophet_scheduler.frontends.torch.arena import ArenaBlock
+from prophet_scheduler.frontends.torch.slot import Slot
 
 
 class Future:

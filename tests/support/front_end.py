@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from prophet_scheduler.frontends.torch import guards, references
-from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import ANY, AwaitedRounds
 from prophet_scheduler.frontends.torch.life import END, PROMISE, move
+from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.frontends.torch.streams import streams_of
 
 

@@ -14,12 +14,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from prophet_ddp.agent import ModuleAgent
-from prophet_ddp.control import Decision
+from prophet_ddp.control import FOR_GOOD, SMALL_CUT, TORCH, TORCH_CUT, Decision
 from prophet_ddp.dividing import Dividing, Division, divide
 from prophet_ddp.events import EventLog, Phase
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.records import ModuleRecord
-from prophet_ddp.terms import FOR_GOOD, SMALL_CUT, TORCH, TORCH_CUT
 from prophet_scheduler.core.arena import at_pace, profile_under
 from prophet_scheduler.core.choice import ChoosingPolicy, IterationEnd
 from prophet_scheduler.core.cut import Block, Cut, blocks_of, learning_cut
@@ -28,13 +27,8 @@ from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.core.settings import Settings
 from prophet_scheduler.frontends.torch.clipping import NORM
 from prophet_scheduler.frontends.warm import WarmStart
-from prophet_scheduler.policies.algorithms.collective import (
-    ArrivalOrder,
-    CollectivePolicy,
-    ForwardOrder,
-    learning_sizes,
-)
-from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE, backward_order, iteration_s
+from prophet_scheduler.policies.algorithms.collective import ArrivalOrder, CollectivePolicy, ForwardOrder
+from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE, backward_order, iteration_s, learning_sizes
 from support.plain_wire import played
 from support.profiles import resnet50
 
@@ -117,8 +111,8 @@ class Job:
         return blocks_of(self.sizes, [0] * len(self.sizes), cut)
 
     @property
-    def layout(self) -> tuple[list[int], list[int]]:
-        return self.sizes, [0] * len(self.sizes)
+    def layout(self) -> Job:
+        return self
 
     def iterate(self, count: int = 1) -> float:
         """Run iterations; return the seconds of one."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from prophet_scheduler.core.cut import Block
     from prophet_scheduler.core.graph import Graph
     from prophet_scheduler.core.policy import Policy
-    from prophet_scheduler.frontends.torch.arena import Slot
+    from prophet_scheduler.frontends.torch.slot import Slot
     from prophet_scheduler.frontends.torch.trace import ForwardTrace
 
 

@@ -18,10 +18,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from prophet_ddp.control import TWO_PHASES, UNORDERED
+from prophet_ddp.control import FOR_GOOD, TORCH, TORCH_WARM_UP, TWO_PHASES, UNORDERED, bucket_bytes_of
 from prophet_ddp.records import Records
 from prophet_ddp.rounds import ModuleRounds
-from prophet_ddp.terms import FOR_GOOD, TORCH, TORCH_WARM_UP, bucket_bytes_of
 from prophet_scheduler.core.events import DRAIN_S, SEEKING_S
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.frontends.ending import at_end
@@ -139,8 +138,8 @@ class ModuleAgent(WatchingAgent):
     def _turn(self, rounds: ModuleRounds, now: float) -> None:
         from prophet_scheduler.session.messages import Basis, Turn, Want
 
-        decision = rounds.in_force  # Read once: another thread swaps it.
-        if self._adapts and rounds.buckets is not None:  # The program has since registered a hook.
+        decision = rounds.layout.in_force  # Read once: another thread swaps it.
+        if self._adapts and rounds.layout.buckets is not None:  # The program has since registered a hook.
             self._warm = None
             self._learn(replace(self._terms, adapts=False))
         session = self.session
@@ -177,7 +176,7 @@ class ModuleAgent(WatchingAgent):
         self._sequencer.judged_at = now
         if want is not None:
             self._want(rounds, want, decision.cut, basis)
-        elif (better := self._sequencer.better(rounds, decision, basis)) is not None:
+        elif (better := self._sequencer.better(rounds.layout, decision, basis)) is not None:
             rounds.channel.control.want(better)
 
     def _keep(self, rounds: ModuleRounds, warm: WarmStart, cut: Cut, now: float) -> None:
@@ -185,14 +184,14 @@ class ModuleAgent(WatchingAgent):
         from prophet_scheduler.session.messages import Basis, Remembered
 
         if not warm.asked:
-            warm.first_cut(rounds.layout[0])
+            warm.first_cut(rounds.layout.sizes)
             kept = warm.take()
             if kept is not None:
                 self.session.on(Remembered(kept))
                 self._record.began_warm = True
                 if kept.cut is not None and kept.network is not None:
                     basis = Basis(kept.profile, kept.network, self.session.profiler.jitter_s)
-                    rounds.channel.control.want(self._sequencer.first(rounds, kept.cut, basis))
+                    rounds.channel.control.want(self._sequencer.first(rounds.layout, kept.cut, basis))
         warm.turn(now, cut, self.session.learned)
 
     def _want(self, rounds: ModuleRounds, want: Want, cut: Cut, basis: Basis) -> None:
@@ -206,7 +205,7 @@ class ModuleAgent(WatchingAgent):
         self.decided = True
         if want.way != TORCH:
             divides = want.way == TWO_PHASES
-            rounds.channel.control.want(self._sequencer.decide(rounds, want.cut or cut, divides, basis))
+            rounds.channel.control.want(self._sequencer.decide(rounds.layout, want.cut or cut, divides, basis))
             return
         if want.iterations and turns is not None and turns.possible:
             for_good = self._choosing.proved and not session.estimates.unsure
@@ -222,7 +221,7 @@ def _other_ways(rounds: ModuleRounds) -> tuple[str, ...]:
     torch's reducer gets a turn only after such all-reduces: before, it could only be compared with a prediction.
     """
     two_phases = rounds.record.asks.holds and rounds.divisible
-    begun = rounds.way != UNORDERED and rounds.pace.ended >= TORCH_AFTER
+    begun = rounds.layout.way != UNORDERED and rounds.pace.ended >= TORCH_AFTER
     torch = begun and rounds.turns is not None and rounds.turns.possible
     return (TWO_PHASES,) * two_phases + (TORCH,) * torch
 
@@ -234,7 +233,7 @@ def _choices_of(reference: weakref.ref[ModuleRounds], question: Question, ways: 
     rounds = reference()
     if rounds is None or not rounds.slots:
         return ()
-    phases = two_phases(question, rounds.division) if TWO_PHASES in ways else ()
+    phases = two_phases(question, rounds.layout.division) if TWO_PHASES in ways else ()
     return [*phases, *(torch_reducer(question) if TORCH in ways else ())]
 
 

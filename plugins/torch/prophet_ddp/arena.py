@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,8 @@ import torch.distributed as dist
 
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
-from prophet_scheduler.frontends.torch.arena import Arena, ArenaBlock, Slot
+from prophet_scheduler.frontends.torch.arena import Arena, ArenaBlock
+from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.frontends.torch.streams import Streams
 
 if TYPE_CHECKING:
@@ -121,6 +123,7 @@ def _part(data: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
             part.copy_(own)
 
 
+@dataclass
 class SparseGradients:
     """Sparse gradients of these `params`, in an order that is alike on all ranks of the `group`, the module's own.
 
@@ -128,9 +131,8 @@ class SparseGradients:
     elements each rank has, so they do not travel in blocks. Dense gradients travel meanwhile and later.
     """
 
-    def __init__(self, params: Sequence[torch.Tensor], group: dist.ProcessGroup) -> None:
-        self.params = params
-        self._group = group
+    params: Sequence[torch.Tensor]
+    group: dist.ProcessGroup
 
     def average(self) -> None:
         """Average each gradient over all ranks, in place. All ranks call it once backward has made all gradients."""
@@ -139,7 +141,7 @@ class SparseGradients:
             if param.grad is None:
                 param.grad = torch.zeros_like(param, layout=torch.sparse_coo)
             with torch.no_grad():
-                param.grad.div_(self._group.size())
-            works.append(dist.all_reduce(param.grad, group=self._group, async_op=True))
+                param.grad.div_(self.group.size())
+            works.append(dist.all_reduce(param.grad, group=self.group, async_op=True))
         for work in works:
             work.wait()

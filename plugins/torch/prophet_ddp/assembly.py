@@ -23,9 +23,9 @@ from prophet_ddp.arena import DdpArena
 from prophet_ddp.control import Control
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, RankGroups
+from prophet_ddp.layout import Channel, RoundTerms
 from prophet_ddp.lost_ranks import LostRanks, ended_rank
 from prophet_ddp.rounds import ModuleRounds
-from prophet_ddp.terms import Channel, RoundTerms
 from prophet_ddp.wide_gloo import probe, wide_group
 from prophet_scheduler.core.cut import Borders, Cut, learning_cut
 from prophet_scheduler.core.network import Probe
@@ -33,18 +33,12 @@ from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES, Settings
 from prophet_scheduler.frontends.notices import warn_of_untraced
 from prophet_scheduler.frontends.torch.streams import streams_of
-from prophet_scheduler.frontends.warm import WarmStart
 from prophet_scheduler.policies import Blocks, get_definition, policy_from_environ
-from prophet_scheduler.policies.algorithms.collective import (
-    ArrivalOrder,
-    CollectivePolicy,
-    ForwardOrder,
-    learning_sizes,
-)
-from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE, MOST_AT_ONCE
+from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE, MOST_AT_ONCE, learning_sizes
 
 if TYPE_CHECKING:
     from prophet_ddp.nccl import OnGpu
+    from prophet_scheduler.frontends.warm import WarmStart
 
 CPU = torch.device("cpu")
 LONG_DELAY_S = 10e-3
@@ -155,7 +149,9 @@ def _first_cut(told: Settings, adapts: bool, delay_s: float) -> Callable[[Sequen
 
 def deciding_agent(rounds: ModuleRounds, told: Settings) -> WatchingAgent:
     """Return the agent that decides for the module. Only the first rank of the module's group has it."""
-    from prophet_ddp.grouping import GroupingAgent, WaitingAgent  # Only one rank needs them.
+    # Only one rank needs them.
+    from prophet_ddp.grouping import GroupingAgent, WaitingAgent
+    from prophet_scheduler.policies.algorithms.collective import ArrivalOrder, CollectivePolicy, ForwardOrder
 
     definition, terms, alone = get_definition(told.policy), rounds.terms, rounds.channel.alone
     if definition.traced or definition.of_graph is not None:
@@ -174,7 +170,8 @@ def deciding_agent(rounds: ModuleRounds, told: Settings) -> WatchingAgent:
         return ModuleAgent(rounds, chosen, told, terms.adapts, _warm_start(rounds, told), alone)
 
     def with_graph(rounds: ModuleRounds) -> ModuleAgent:
-        graph = trace.graph(rounds.blocks_under(rounds.cut)) if rounds.cut is not None else None
+        layout = rounds.layout
+        graph = trace.graph(layout.blocks_under(layout.cut)) if layout.cut is not None else None
         if graph is None:
             warn_of_untraced(told.policy, trace.why_not)
         ordered = policy_from_environ(told.policy, os.environ, partition_bytes, graph)
@@ -185,6 +182,8 @@ def deciding_agent(rounds: ModuleRounds, told: Settings) -> WatchingAgent:
 
 def _warm_start(rounds: ModuleRounds, told: Settings) -> WarmStart:
     """Return the store of results kept from earlier runs of this job, for this module."""
+    from prophet_scheduler.frontends.warm import WarmStart  # Only one rank needs it.
+
     where = {name: os.environ.get(name, "") for name in ("MASTER_ADDR", "GLOO_SOCKET_IFNAME", "LOCAL_WORLD_SIZE")}
     where |= {"engine": "ddp", "policy": told.policy, "fusion": str(told.fusion), "module": str(rounds.number)}
     where |= {"blocks": str(told.partition_bytes or "adaptive"), "ranks": str(list(rounds.channel.members))}

@@ -34,8 +34,9 @@ from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
 from prophet_scheduler.core.cut import Borders
 from prophet_scheduler.frontends.threads import OWN
-from prophet_scheduler.frontends.torch.arena import ArenaBlock, Slot
+from prophet_scheduler.frontends.torch.arena import ArenaBlock
 from prophet_scheduler.frontends.torch.recording import keep_thread_state, unrecorded
+from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.frontends.torch.streams import Streams
 
 Future = torch.futures.Future
@@ -92,22 +93,18 @@ def group_of(state: Any) -> Any:
     return group if isinstance(group, dist.ProcessGroup) else dist.group.WORLD
 
 
+@dataclass
 class Buckets:
     """Buckets of one module, and the `hook` that averages them, with its `state`: it returns the future of a bucket's
     averages, shape [elements]. `rebuild(order)` returns torch's buckets for gradients that are generated in this order,
     as lists of registered parameters by number.
     """
 
-    def __init__(
-        self,
-        hook: Callable[[Any, Any], Future[torch.Tensor]],
-        state: Any,
-        rebuild: Callable[[list[int]], Sequence[Sequence[int]]],
-    ) -> None:
-        self._hook, self._state = hook, state
-        self._rebuild = rebuild
-        self.rebuilt = False
-        """True once the buckets follow the order in which gradients are generated."""
+    hook: Callable[[Any, Any], Future[torch.Tensor]]
+    state: Any
+    rebuild: Callable[[list[int]], Sequence[Sequence[int]]]
+    rebuilt: bool = False
+    """True once the buckets follow the order in which gradients are generated."""
 
     def arena(
         self,
@@ -120,7 +117,7 @@ class Buckets:
         """Return the arena of these `slots`: in order of registration at first, in forward order once rebuilt."""
         if self.rebuilt:
             numbers = {slot: number for number, slot in enumerate(registered)}
-            buckets = self._rebuild([numbers[slot] for slot in reversed(slots)])
+            buckets = self.rebuild([numbers[slot] for slot in reversed(slots)])
         else:  # Before its first backward pass torch has one bucket for each type.
             params = [slot.param for slot in registered]
             assign: Any = vars(dist)["_compute_bucket_assignment_by_size"]
@@ -129,8 +126,8 @@ class Buckets:
         return BucketArena(slots, bundles, streams, issuer, log, self._call)
 
     def _call(self, bucket: Bucket, group: HeldGroup) -> Future[torch.Tensor]:
-        with torch.no_grad(), _with_group(self._state, group) as state:
-            return self._hook(state, bucket)
+        with torch.no_grad(), _with_group(self.state, group) as state:
+            return self.hook(state, bucket)
 
 
 class BucketArena(DdpArena):
@@ -198,19 +195,15 @@ class Bucket:
         return self._number
 
     def is_last(self) -> bool:
-        """Return True for the last bucket of the round."""
         return self._is_last
 
     def buffer(self) -> torch.Tensor:
-        """Return the gradients, shape [elements]."""
         return self._buffer
 
     def set_buffer(self, buffer: torch.Tensor) -> None:
-        """Replace the buffer with another tensor of as many elements."""
         self._buffer = buffer
 
     def parameters(self) -> list[torch.Tensor]:
-        """Return the parameters, in the buffer's order."""
         return self._parameters
 
     def gradients(self) -> list[torch.Tensor]:
@@ -227,11 +220,9 @@ class HeldGroup:
         self._held: list[Callable[[], None]] | None = []
 
     def size(self) -> int:
-        """Return the number of ranks."""
         return int(self._group.size())
 
     def rank(self) -> int:
-        """Return this rank in the group."""
         return int(self._group.rank())
 
     def allreduce(self, *args: Any) -> Promise:
@@ -263,7 +254,6 @@ class Promise:
         self._future: Future[Any] = Future()
 
     def get_future(self) -> Future[Any]:
-        """Return the future of the result."""
         return self._future
 
     def settle(self, make: Callable[[], Any]) -> None:
@@ -282,13 +272,12 @@ def _ended(promise: Promise, future: Future[Any]) -> None:
     promise.settle(future.value)
 
 
+@dataclass
 class _Lane:
-    """Process group that serves one bucket at a time."""
+    """Process group that serves one bucket at a time. `last`: end of the newest bucket that was given to it."""
 
-    def __init__(self, group: Any) -> None:
-        self.group = group
-        self.last: Promise | None = None
-        """End of the newest bucket that was given to this lane."""
+    group: Any
+    last: Promise | None = None
 
 
 class _Average:

@@ -25,7 +25,7 @@ from statistics import median
 import torch
 
 from prophet_ddp.issuer import Issuer, JointOperation
-from prophet_scheduler.core.cut import Cut, PageRounds
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut, PageRounds
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
 
@@ -39,12 +39,28 @@ WHOLE = ""
 TWO_PHASES = "two phases"
 """Way of averaging in which each block, or part of one, is summed by one rank and gathered later (phases.py)."""
 
+TORCH = "torch's reducer"
+"""Way of averaging while torch's own reducer has its turn (turns.py)."""
+TORCH_CUT = Cut.uniform(MOST_BLOCK_BYTES)
+"""Cut that stands for the program's own buckets."""
+SMALL_CUT = Cut.uniform(1 << 20)
+"""Cut that stands for smaller buckets, of a size that is mostly better than the default."""
+TORCH_WARM_UP = 1
+"""Number of iterations at the start of a turn that do not count: its connections have been idle."""
+FOR_GOOD = -1
+"""Stands for the number of iterations if torch's reducer stays."""
+
 _HEADER = struct.Struct("<IIIII")
 _PAGE = 5
 """Count of a page's leading numbers: the decision's number and length in bytes; then the number, iterations and bucket
 size of the turn of torch's reducer. After them each rank has one: its median backward pass in nanoseconds."""
 PACES = 5
 """Number of recent backward passes whose median is a rank's pace."""
+
+
+def bucket_bytes_of(cut: Cut | None) -> int:
+    """Return the bucket size that a cut stands for, in bytes; 0 for the program's own."""
+    return 0 if cut is None or cut == TORCH_CUT else cut.block_bytes_at(0)
 
 
 @dataclass(frozen=True)

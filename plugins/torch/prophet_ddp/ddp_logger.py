@@ -21,7 +21,7 @@ from prophet_scheduler.frontends.torch import compiled
 
 if TYPE_CHECKING:
     from prophet_ddp.rounds import ModuleRounds
-    from prophet_scheduler.frontends.torch.arena import Slot
+    from prophet_scheduler.frontends.torch.slot import Slot
 
 FIRST_ITERATIONS = 10
 """torch times each of these, and later one in SAMPLE_RATE."""
@@ -47,15 +47,12 @@ class IterationTimes:
     """Gradients in the order in which they were generated, each with its time."""
 
     def gradient_ready(self, slot: Slot) -> None:
-        """Record a new gradient."""
         self.ready.append((slot, time.time_ns()))
 
     def started(self) -> None:
-        """Record that a block has been sent."""
         self.comm_start = self.comm_start or time.time_ns()
 
     def finished(self) -> None:
-        """Record that a block has arrived."""
         self.comm_end = time.time_ns()
 
     def durations(self) -> dict[str, int]:

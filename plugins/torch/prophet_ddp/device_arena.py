@@ -35,6 +35,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
@@ -42,8 +43,9 @@ import torch
 from prophet_ddp.arena import DdpArena
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
-from prophet_scheduler.frontends.torch.arena import ArenaBlock, Slot
+from prophet_scheduler.frontends.torch.arena import ArenaBlock
 from prophet_scheduler.frontends.torch.life import STAGE, Transition
+from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.frontends.torch.streams import CudaStreams, Event, Streams
 
 Told = Callable[[BaseException | None], None]
@@ -136,6 +138,7 @@ class EventWatcher:
             del asked, events, then, error  # They must not keep tensors alive while the thread waits for the next.
 
 
+@dataclass(eq=False)
 class DeviceOperation(JointOperation):
     """All-reduce of some blocks on a device.
 
@@ -143,39 +146,38 @@ class DeviceOperation(JointOperation):
     and on the device. `issued`: all of it was given to the device, where `end` follows it.
     """
 
-    def __init__(self, start: Callable[[], Any], id: int, size_bytes: int) -> None:
-        super().__init__(start, id, size_bytes)
-        self.copies: list[Event] = []
-        self.to_send = self.to_come = 0
-        self.issued = False
-        self.end: Event = None
+    copies: list[Event] = field(default_factory=list)
+    to_send: int = 0
+    to_come: int = 0
+    issued: bool = False
+    end: Event = None
 
 
+@dataclass
 class _Ending:
     """Stand-in for torch's Work and its future, as an issuer uses them, for an operation that ends with an event.
 
     It keeps `kept` alive until then: the device uses its tensors.
     """
 
-    def __init__(self, watch: EventWatcher, end: Event, kept: object) -> None:
-        self._watch = watch
-        self._end = end
-        self._kept = kept
-        self._error: BaseException | None = None
+    watch: EventWatcher
+    end: Event
+    kept: object
+    error: BaseException | None = None
 
     def get_future(self) -> _Ending:
         return self
 
     def add_done_callback(self, callback: Callable[[_Ending], None]) -> None:
         def told(error: BaseException | None) -> None:
-            self._error = error
+            self.error = error
             callback(self)
 
-        self._watch.when([self._end], told)
+        self.watch.when([self.end], told)
 
     def value(self) -> None:
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
 
 
 class DeviceArena(DdpArena):

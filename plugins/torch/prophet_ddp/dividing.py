@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from prophet_ddp.issuer import Issuer, JointOperation
-from prophet_ddp.terms import MOST_EXACT
 from prophet_scheduler.core.cut import UNIT_BYTES, Block, Borders, Cut, arena_places
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch.clipping import NORM
@@ -21,9 +20,11 @@ if TYPE_CHECKING:
     from prophet_ddp.arena import DdpArena
     from prophet_ddp.control import Decision
     from prophet_ddp.phases import Phases
-    from prophet_scheduler.frontends.torch.arena import Slot
     from prophet_scheduler.learn.barrier import BarrierWatch
 
+MOST_EXACT = 2
+"""Maximum number of ranks whose sums are the same in any order. Up to it each gradient has one owner in two phases,
+which tells its norm to the last bit. With more ranks all own an equal part of each block (phases.py)."""
 AT_ONCE = 4
 """Maximum number of operations in flight for each owner."""
 
@@ -123,7 +124,6 @@ class Dividing:
         self._asked, self.norm_order = True, order
 
     def iterated(self) -> None:
-        """Record the end of an iteration."""
         self._asks.iteration(self._asked)
         self._asked = False
 
@@ -146,14 +146,12 @@ class Dividing:
                 warn_once(f"{label} goes on without rounds in two phases: {why}")
         return self._connected
 
-    def take_up(
-        self, decision: Decision, division: Division | None, arena: DdpArena, slots: Sequence[Slot], blocks: list[Block]
-    ) -> None:
+    def take_up(self, decision: Decision, division: Division | None, arena: DdpArena, blocks: Sequence[Block]) -> None:
         """Set up the phases of a decision; none without a `division`. `blocks` are those of the division's cut."""
         self.phases = None
         if division is not None:
             from prophet_ddp.phases import Norms, Phases
 
             owners, ranks = division.owners, (self._rank, self._ranks)
-            norms = Norms(self._issuer, slots, arena.blocks, blocks, owners, *ranks)
+            norms = Norms(self._issuer, arena.slots, arena.blocks, blocks, owners, *ranks)
             self.phases = Phases(self._issuer, norms, arena.blocks, owners, decision, *ranks)

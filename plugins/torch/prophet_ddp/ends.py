@@ -49,7 +49,7 @@ def close_gone() -> None:
     torch_guards.forget_dropped()
     for issuer in [issuer for issuer in issuers if issuer.over and issuer.groups.closing is None]:
         issuers.remove(issuer)
-        threading.Thread(target=issuer.close, name=f"{OWN}closes").start()
+        threading.Thread(target=issuer.groups.close, name=f"{OWN}closes").start()
 
 
 def process_ends() -> None:
@@ -68,7 +68,7 @@ def process_ends() -> None:
                 fail_at_end(1)
         # Python takes its interpreter apart next, and no thread of torch's may call into it then.
         if issuer.still(STILL_LIMIT_S):
-            issuer.close()
+            issuer.groups.close()
 
 
 def finish(modules: Iterable[ModuleRounds]) -> None:

@@ -60,7 +60,9 @@ class GroupingAgent(WatchingAgent):
     def _turn(self, rounds: ModuleRounds, now: float) -> None:
         events = rounds.log.drain()
         rounds.record.keep(events)
-        if self.decided or rounds.cut is None:
+        layout = rounds.layout
+        cut = layout.cut
+        if self.decided or cut is None:
             return
         self.profiler.forward_ended(rounds.log.drain_forward_ends())
         self.profiler.observe(events)
@@ -70,24 +72,23 @@ class GroupingAgent(WatchingAgent):
         network = self.network
         if self.profiler.iterations < self._groups.LEARNING_ITERATIONS or profile is None or network is None:
             return
-        sizes, kinds = rounds.layout
         if self._trace is not None:
             if not self._trace.done:
                 return
-            forward_s = self._trace.forward_of(rounds.blocks_under(rounds.cut))
+            forward_s = self._trace.forward_of(layout.blocks_under(cut))
             if forward_s is not None:
                 profile = profile.with_forward(forward_s)
             else:
                 warn_of_untraced(self._policy.name, self._trace.why_not)
         made = self._groups.make_grouping(
-            self._policy, profile, network.one_at_a_time, self.profiler.jitter_s, sizes, kinds
+            self._policy, profile, network.one_at_a_time, self.profiler.jitter_s, layout.sizes, layout.kinds
         )
         together = tuple(len(places) for places in made.collectives)
         order = tuple(itertools.chain(*made.collectives))
         # As many at once as torch's group had for the policy's authors.
         rounds.channel.control.want(Decision(made.cut, order, together, TORCH_AT_ONCE))
         self.decided = True
-        logger.info("%s: %d gradients travel in %d messages", self._policy.name, len(sizes), len(together))
+        logger.info("%s: %d gradients travel in %d messages", self._policy.name, len(layout.sizes), len(together))
 
 
 class WaitingAgent(WatchingAgent):

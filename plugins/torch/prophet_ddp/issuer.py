@@ -26,6 +26,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,54 +41,42 @@ if TYPE_CHECKING:
     from prophet_ddp.ddp_logger import IterationTimes
 
 
+@dataclass(eq=False)
 class JointOperation:
     """Operation of all ranks together. `start()` issues it and returns torch's Work; `then()` runs once it has ended,
     in a thread of torch's. `id` and `size_bytes` are its block's; 0 bytes without a block. `phase` is its part of an
     all-reduce. `coming`: a device is producing its data, which becomes ready without more work by the program.
     """
 
-    def __init__(
-        self,
-        start: Callable[[], Any],
-        id: int = 0,
-        size_bytes: int = 0,
-        then: Callable[[], None] | None = None,
-        phase: Phase = Phase.BOTH,
-    ) -> None:
-        self.start = start
-        self.phase = phase
-        self.id = id
-        self.size_bytes = size_bytes
-        self.then = then
-        self.ready = False
-        self.coming = False
-        self.done = False
-        self.work: Any = None
-        self.times: IterationTimes | None = None
-        """Times of its iteration; None if that is not timed."""
+    start: Callable[[], Any]
+    id: int = 0
+    size_bytes: int = 0
+    then: Callable[[], None] | None = None
+    phase: Phase = Phase.BOTH
+    ready: bool = False
+    coming: bool = False
+    done: bool = False
+    work: Any = None
+    times: IterationTimes | None = None
+    """Times of its iteration; None if that is not timed."""
 
     def __str__(self) -> str:
         return f"block {self.id} of {self.size_bytes} bytes" if self.size_bytes else "data that ranks agree on"
 
 
+@dataclass(eq=False)
 class RankGroups:
-    """A process group, and further groups of the same ranks.
+    """A process `group`, and further groups of the same ranks, `apart` from it: by number, none until all ranks have
+    made them.
 
     `another(number)` makes a further one, on all ranks together; None if there can be none. `closing` releases what
     ends together with the group.
     """
 
-    def __init__(
-        self,
-        group: Any,
-        another: Callable[[int], Any] | None = None,
-        closing: Callable[[], None] | None = None,
-    ) -> None:
-        self._group = group
-        self.another = another
-        self.closing = closing
-        self.apart: list[Any] = []
-        """The further groups, by number; empty until all ranks have made them."""
+    group: Any
+    another: Callable[[int], Any] | None = None
+    closing: Callable[[], None] | None = None
+    apart: list[Any] = field(default_factory=list)
 
     def all_reduce(self, tensor: torch.Tensor) -> Any:
         """Start a sum over all ranks, in place. Return torch's Work."""
@@ -119,12 +108,12 @@ class RankGroups:
 
     def _over(self, connection: int | None) -> Any:
         """Return the process group; with a number, the further group of that number."""
-        assert self._group is not None
-        return self._group if connection is None else self.apart[connection]
+        assert self.group is not None
+        return self.group if connection is None else self.apart[connection]
 
     def close(self) -> None:
-        """Close the groups. Nothing may follow."""
-        group, self._group = self._group, None
+        """Close the groups: their threads must not call into a Python that is gone. Nothing may follow."""
+        group, self.group = self.group, None
         if isinstance(group, dist.ProcessGroup):
             with contextlib.suppress(Exception):
                 # Needed if the program has not destroyed everything that torch.distributed knows.
@@ -261,10 +250,6 @@ class Issuer:
     def error_is_known(self) -> None:
         """Record that the program has already had an error about the same peer."""
         self._error_known = True
-
-    def close(self) -> None:
-        """End the groups' threads, which must not call into a Python that is gone. Nothing may follow."""
-        self.groups.close()
 
     def fail(self, error: BaseException) -> None:
         """Issue nothing more, and raise this error in all waiting threads. The first error counts: it causes others."""

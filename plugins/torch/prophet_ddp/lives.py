@@ -62,7 +62,7 @@ def _own_part(rank: int, ranks: int, timeout: datetime.timedelta) -> tuple[Any, 
     """
     import torch.distributed as dist
 
-    from prophet_ddp.meeting import SilentRank, meet
+    from prophet_ddp.meeting import Patience, SilentRank, meet
 
     c10d: Any = dist.distributed_c10d
     limit_s = timeout.total_seconds()
@@ -75,7 +75,7 @@ def _own_part(rank: int, ranks: int, timeout: datetime.timedelta) -> tuple[Any, 
     store.set_timeout(timeout)
     part = c10d.PrefixStore(f"prophet/init/{next(_numbers)}", store)
     try:
-        _, own = meet(part, rank, ranks, "", limit_s, TELL_AFTER_S, tell)
+        _, own = meet(part, rank, ranks, "", Patience(limit_s, TELL_AFTER_S, tell))
     except SilentRank as error:
         raise dist.DistStoreError(
             f"rank {error.rank} has not reached init_process_group within {limit_s:g} s"

@@ -75,7 +75,7 @@ def agree_or_end(group: dist.ProcessGroup, text: str, limit_s: float, silent: st
         warn_once(f"Prophet: {so_far}; waiting for it up to {limit_s:g} s, as torch would")
 
     try:
-        return agree(group, text, limit_s, AGREE_LIMIT_S, tell)
+        return agree(group, text, Patience(limit_s, AGREE_LIMIT_S, tell, functools.partial(ended_rank, group)))
     except SilentRank as error:
         if error.lost:
             raise LostRank(members[error.rank]) from None
@@ -91,41 +91,26 @@ def agree_or_end(group: dist.ProcessGroup, text: str, limit_s: float, silent: st
         end_process(f"the store through which ranks agree is gone: {str(error).splitlines()[0]}", WRONG)
 
 
-def agree(
-    group: dist.ProcessGroup, text: str, limit_s: float, tell_after_s: float, tell: Callable[[int], None]
-) -> tuple[list[str], Store]:
+def agree(group: dist.ProcessGroup, text: str, patience: Patience) -> tuple[list[str], Store]:
     """Call `meet` for the ranks of a group, in the default group's store."""
     members = dist.get_process_group_ranks(group)
     place = hashlib.sha256(f"{group.group_name} {members}".encode()).hexdigest()[:16]
     own = place, group.rank()  # In torch's tests ranks may be threads of one process.
     _counts[own] = _counts.get(own, 0) + 1
     store = PrefixStore(f"prophet/{place}/{_counts[own]}", _get_default_store())
-    lost = functools.partial(ended_rank, group)
-    return meet(store, group.rank(), group.size(), text, limit_s, tell_after_s, tell, lost)
+    return meet(store, group.rank(), group.size(), text, patience)
 
 
 def nobody() -> None:
     """Return no rank."""
 
 
-def meet(
-    store: Store,
-    rank: int,
-    ranks: int,
-    text: str,
-    limit_s: float,
-    tell_after_s: float,
-    tell: Callable[[int], None],
-    lost: Callable[[], int | None] = nobody,
-) -> tuple[list[str], Store]:
+def meet(store: Store, rank: int, ranks: int, text: str, patience: Patience) -> tuple[list[str], Store]:
     """Return each rank's text, by rank, and a part of the store that no earlier life has used.
 
-    In one life each rank calls this once in a store. Calls `tell(rank)` once if a rank is silent for `tell_after_s`
-    seconds. Raises SilentRank after `limit_s` seconds, or once `lost()` returns a rank that has ended, and the store's
-    error if it is gone.
+    In one life each rank calls this once in a store. Raises SilentRank, and the store's error if it is gone.
     """
-    wait = _Patience(limit_s, tell_after_s, tell, lost)
-    name, said = _lead(store, ranks, text, wait) if rank == 0 else _follow(store, rank, text, wait)
+    name, said = _lead(store, ranks, text, patience) if rank == 0 else _follow(store, rank, text, patience)
     return said, PrefixStore(name, store)
 
 
@@ -135,16 +120,20 @@ def met() -> int:
 
 
 @dataclass(frozen=True)
-class _Patience:
-    """Arguments of `meet` that say for how long a rank waits."""
+class Patience:
+    """Patience with other ranks. Calls `tell(rank)` once if a rank is silent for `tell_after_s` seconds. Gives up after
+    `limit_s` seconds, or once `lost()` returns a rank that has ended.
+    """
 
     limit_s: float
     tell_after_s: float
     tell: Callable[[int], None]
-    lost: Callable[[], int | None]
+    lost: Callable[[], int | None] = nobody
 
     def until(self, there: Callable[[], bool], silent: Callable[[], int | None], more_s: float = 0.0) -> None:
-        """Wait until `there()`, `more_s` beyond the limit at most. `silent()` is the awaited rank, if known."""
+        """Wait until `there()`, `more_s` beyond the limit at most. `silent()` is the awaited rank, if known. Raises
+        SilentRank.
+        """
         there = unless_lost(there, self.lost)
         if wait_until(there, min(self.tell_after_s, self.limit_s)):
             return
@@ -154,7 +143,7 @@ class _Patience:
             raise SilentRank(silent() or 0)
 
 
-def _lead(store: Store, ranks: int, text: str, patience: _Patience) -> tuple[str, list[str]]:
+def _lead(store: Store, ranks: int, text: str, patience: Patience) -> tuple[str, list[str]]:
     name = uuid.uuid4().hex
     store.set("first", name)
     answers = [f"{name}/{rank}" for rank in range(1, ranks)]
@@ -178,7 +167,7 @@ def _lead(store: Store, ranks: int, text: str, patience: _Patience) -> tuple[str
     return name, said
 
 
-def _follow(store: Store, rank: int, text: str, patience: _Patience) -> tuple[str, list[str]]:
+def _follow(store: Store, rank: int, text: str, patience: Patience) -> tuple[str, list[str]]:
     own = uuid.uuid4().hex
     name = b""
 

@@ -40,8 +40,9 @@ from prophet_ddp.events import Phase
 from prophet_ddp.issuer import Issuer, JointOperation
 from prophet_scheduler.core.cut import Block
 from prophet_scheduler.forks import free_in_forks
-from prophet_scheduler.frontends.torch.arena import ArenaBlock, Slot
+from prophet_scheduler.frontends.torch.arena import ArenaBlock
 from prophet_scheduler.frontends.torch.clipping import NORM
+from prophet_scheduler.frontends.torch.slot import Slot
 
 
 def norm_of(sums: torch.Tensor, order: float) -> torch.Tensor:

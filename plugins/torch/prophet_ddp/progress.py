@@ -19,7 +19,7 @@ from torch.autograd.graph import get_gradient_edge
 from prophet_ddp.issuer import JointOperation
 from prophet_scheduler.core.choice import IterationEnd
 from prophet_scheduler.core.cut import Cut
-from prophet_scheduler.frontends.torch.arena import Slot
+from prophet_scheduler.frontends.torch.slot import Slot
 
 WARM_UP = 2
 """Number of a module's first rounds whose times do not count."""

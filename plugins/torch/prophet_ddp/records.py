@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
+from prophet_ddp.control import TORCH, TORCH_CUT
 from prophet_ddp.environment import environ_of_rank
-from prophet_ddp.terms import TORCH, TORCH_CUT
 from prophet_scheduler.core import settings as names
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet_scheduler.core.settings import Settings

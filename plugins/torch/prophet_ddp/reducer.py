@@ -86,7 +86,7 @@ class LateReducer:
         if self._logger.iteration:
             self._logger.set_error_and_log(texts.STATIC_LATE)
             raise RuntimeError(texts.STATIC_LATE)
-        if self.rounds.buckets is not None or self.rounds.sparse is not None:
+        if self.rounds.layout.buckets is not None or self.rounds.sparse is not None:
             self._hand_back("its graph is static, and not all of its gradients travel in Prophet's blocks")
         else:
             self.rounds.keep_counts()

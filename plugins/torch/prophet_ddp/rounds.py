@@ -1,7 +1,8 @@
 """The gradients of one DistributedDataParallel: rounds that end where torch's reducer would end them, without a wait.
 
-Rule of this file: when gradients are sent, and in which sequence. prophet_scheduler/frontends/torch/awaited.py decides
-when their averages are in `.grad`; reducer.py has the interface that DistributedDataParallel needs.
+Rule of this file: when gradients are sent. layout.py has their blocks and the sequence in force.
+prophet_scheduler/frontends/torch/awaited.py decides when averages are in `.grad`; reducer.py has the interface that
+DistributedDataParallel needs.
 
 A round is one reduction: it lasts from the first gradient after a synchronised forward pass until all gradients of the
 module are generated, which may take several backward passes. torch's reducer then waits for all averages; here
@@ -11,10 +12,9 @@ torch's hooks does (comm_hooks.py), and the sum comes back.
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,33 +22,44 @@ import torch
 from torch import nn
 
 from prophet_ddp import texts
-from prophet_ddp.arena import DdpArena, SparseGradients
-from prophet_ddp.comm_hooks import Buckets, CommHook
-from prophet_ddp.control import UNORDERED, Decision
-from prophet_ddp.dividing import Dividing, Division
+from prophet_ddp.arena import SparseGradients
+from prophet_ddp.control import Decision
+from prophet_ddp.dividing import MOST_EXACT
 from prophet_ddp.issuer import JointOperation
+from prophet_ddp.layout import Channel, Layout, RoundTerms
 from prophet_ddp.progress import ModulePace, Uses, is_cut_off
 from prophet_ddp.records import ModuleRecord
-from prophet_ddp.terms import MOST_EXACT, Channel, NoLog, RoundTerms
-from prophet_scheduler.core.cut import Block, Cut, blocks_of
+from prophet_scheduler.core.cut import Cut
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.aliases import is_held
-from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
 from prophet_scheduler.frontends.torch.life import PROMISE, STAGE, Sight
+from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.frontends.torch.updates import Abandoned, unseen_use
-from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE, backward_order
 from prophet_scheduler.watch import training
 
 if TYPE_CHECKING:
     from prophet_ddp.assembly import OnProcessors
-    from prophet_ddp.ddp_logger import DdpLogger
+    from prophet_ddp.comm_hooks import Buckets, CommHook
+    from prophet_ddp.ddp_logger import DdpLogger, IterationTimes
     from prophet_ddp.events import EventLog
     from prophet_ddp.nccl import OnGpu
     from prophet_ddp.turns import Turns
     from prophet_scheduler.frontends.torch.trace import ForwardTrace
+
+
+class NoLog:
+    """Logger of a module without one."""
+
+    times: IterationTimes | None = None
+
+    def set_error_and_log(self, error: str, /) -> None:
+        """Ignore the error."""
+
+    def copied_back(self) -> Sequence[int]:
+        return ()
 
 
 class ModuleRounds(AwaitedRounds):
@@ -67,16 +78,8 @@ class ModuleRounds(AwaitedRounds):
         super().__init__(named, number)
         self.channel = channel
         self.terms = terms
-        self._hardware = hardware
-        self._arena: DdpArena | None = None
-        self.comm_hook: CommHook | None = None
-        """The torch hook that averages gradients; None if the program has registered none."""
-        self.buckets: Buckets | None = None
-        """Buckets that the hook averages; None if it does not depend on buckets."""
-        self.decision: Decision | None = None
-        """The decision in force; None before the first round."""
         self.record = ModuleRecord()
-        self.dividing = Dividing(channel.issuer, channel.control.rank, channel.ranks, self.record.asks, terms.divides)
+        self.layout = Layout(channel, terms, hardware, self.record)
         self.trace: ForwardTrace | None = None
         """Trace of forward passes, while it is recorded; else None."""
         self.module: Callable[[], nn.Module | None] = lambda: None
@@ -87,9 +90,7 @@ class ModuleRounds(AwaitedRounds):
         self.turns: Turns | None = None
         """Turns of torch's reducer; None if it may have none."""
         self.pace = ModulePace()
-        self.uses = Uses(tuple(self._slots), terms.uses_vary, terms.counted)
-        self._first_came: list[Slot] | None = [] if terms.arranges and self.plain else None
-        """Slots in the first round's order of generation; None once slots are arranged by it, or if they never are."""
+        self.uses = Uses(tuple(self.slots), terms.uses_vary, terms.counted)
         self._unscaled: list[Slot] = []
         """Slots of the open round whose `.grad` would lie in torch's bucket, where it would be scaled already."""
         self.watch()
@@ -104,12 +105,10 @@ class ModuleRounds(AwaitedRounds):
 
     @property
     def ranks(self) -> int:
-        """Number of ranks that share the averages."""
         return self.channel.ranks
 
     @property
     def log(self) -> EventLog:
-        """Events of its blocks."""
         return self.channel.log
 
     @property
@@ -123,97 +122,45 @@ class ModuleRounds(AwaitedRounds):
         return self.turns is not None and self.turns.late_reducer is not None
 
     @property
-    def begun(self) -> bool:
-        """True once the first round has begun."""
-        return self._arena is not None
-
-    @property
     def plain(self) -> bool:
         """True if every round averages all gradients. Alike on all ranks."""
         return not self.uses.vary
 
     @property
-    def arranged(self) -> bool:
-        """True once slots are in the reverse order of generation. Some modules never are."""
-        return self.terms.arranges and self.plain and self._first_came is None
-
-    @property
     def as_came(self) -> Sequence[Slot]:
         """Slots in the order of generation; in that of registration before they are arranged."""
-        return self._slots[::-1] if self.arranged else self.registered
+        return self.slots[::-1] if self.layout.arranged else self.registered
 
     @property
     def used_by(self) -> torch.Tensor | None:
         """Number of ranks that used each parameter in the last round, int32 [parameters]; None if all always do."""
         if self.uses.by_known is None:
-            return None if self.plain else torch.zeros(len(self._slots), dtype=torch.int32, device="cpu")
+            return None if self.plain else torch.zeros(len(self.slots), dtype=torch.int32, device="cpu")
         self._wait(self.uses.by_known)
         return self.uses.by
 
-    @property
-    def cut(self) -> Cut | None:
-        """Cut in force; None before the first round, and until slots are arranged. With two phases it is the cut before
-        phases.divide.
-        """
-        decision = self.in_force
-        return decision.cut if decision is not None else None
-
-    @property
-    def in_force(self) -> Decision | None:
-        """The decision behind `cut`, for other threads to read in one step; None where `cut` is None."""
-        return self.decision if self._first_came is None else None
-
-    @property
-    def way(self) -> str:
-        """Way of averaging gradients (control.py), now or after the turn of torch's reducer."""
-        return self.decision.way if self.decision is not None else UNORDERED
-
     def iterated(self, way: str, took_s: float, cut: Cut | None = None) -> None:
         """Record the end of an iteration averaged this way. `cut` stands for torch's buckets; None for our blocks."""
-        own = self.decision.cut if self.decision is not None else None
+        decision = self.layout.decision
+        own = decision.cut if decision is not None else None
         self.pace.iterated(cut or own, way, took_s)
 
     @property
     def divisible(self) -> bool:
         """True if rounds may have two phases. Alike on all ranks."""
-        possible = self.dividing.possible and self.plain and self.begun
-        return possible and all(slot.param.dtype == torch.float32 for slot in self._slots)
-
-    @property
-    def layout(self) -> tuple[Sequence[int], Sequence[Hashable | None]]:
-        """Bytes and kinds of the gradients, as core.cut.blocks_of takes them. Not known before the first round."""
-        assert self._arena is not None
-        return self._arena.sizes, self._arena.kinds
-
-    def blocks_under(self, cut: Cut) -> list[Block]:
-        """Return the blocks that this cut would make."""
-        return blocks_of(*self.layout, cut)
-
-    def division(self, cut: Cut) -> Division:
-        """Return how two phases would divide this cut."""
-        return self.dividing.division(cut, self.layout[0])
+        return self.plain and self.layout.divisible
 
     def keep_counts(self) -> None:
         """Expect a static graph: its first backward pass shows how many gradients each parameter gets in any pass."""
         self.uses.vary = self.uses.counted = True
-        self._first_came = None
+        self.layout.first_came = None
 
     def average_by(self, hook: CommHook, buckets: Buckets | None = None) -> str:
-        """Average gradients by this hook from the first round on; all ranks call this. `buckets` are for a hook that
-        depends on them. Return why no rank can, or "". Raises RuntimeError once a round has begun.
-        """
-        if self._arena is not None:
-            raise RuntimeError("gradients have already been sent in another type")
-        if buckets is not None and hook.by_bucket:
-            if self._first_came is None:
-                return "gradients may be unused, or the policy has blocks of its own"
-            channel = self.channel
-            why = channel.issuer.connect_apart(channel.control.rank, LEAST_AT_ONCE, lambda: None, self._wait)
-            if why:
-                return why
-            self.buckets, self.turns, self.dividing.possible = buckets, None, False
-        self.comm_hook = hook
-        return ""
+        """Call `Layout.average_by`. Torch's reducer has no turns where buckets are averaged."""
+        why = self.layout.average_by(hook, buckets, self._wait)
+        if self.layout.buckets is not None:
+            self.turns = None
+        return why
 
     def lends_gradients(self) -> bool:
         """Return True if any rank's program has parts of gradients, whose memory must stay: then torch's reducer gets a
@@ -221,7 +168,7 @@ class ModuleRounds(AwaitedRounds):
         """
         if not self.terms.in_place:
             return False
-        last = [slot.seen_last() for slot in self._slots]
+        last = [slot.seen_last() for slot in self.slots]
         lent = torch.tensor([any(is_held(each) for each in last if each is not None)], dtype=torch.int32, device="cpu")
         issuer = self.channel.issuer
         self._wait(issuer.put(lambda: issuer.groups.all_reduce(lent)))
@@ -231,7 +178,7 @@ class ModuleRounds(AwaitedRounds):
         """Continue after a turn of torch's reducer, between two rounds. Uses of slots in the meantime do not count."""
         training.paused()
         self.pace.pause()
-        for slot in self._slots:
+        for slot in self.slots:
             slot.sight = Sight.UNSEEN
 
     def remove(self) -> None:
@@ -254,13 +201,11 @@ class ModuleRounds(AwaitedRounds):
 
     def end(self) -> None:
         super().end()
-        if not self._slots:  # Break cycles, so that memory is freed at once, without a garbage collection.
-            if self._arena is not None:
-                self._arena.operations(())
-            self._arena = self.dividing.phases = self.turns = None
-            self._first_came, self.logger = None, NoLog()
+        if not self.slots:  # Break cycles, so that memory is freed at once, without a garbage collection.
+            self.layout.free()
+            self.layout.first_came = self.layout.buckets = self.turns = None
+            self.logger = NoLog()
             self.uses = Uses((), self.uses.vary, self.uses.counted)
-            self.buckets = None
 
     # Calls of the module's forward.
 
@@ -269,7 +214,7 @@ class ModuleRounds(AwaitedRounds):
         self.check_finished()
         if self.pace.new_iteration():
             self.record.waits.iteration(self._iterated())
-            self.dividing.iterated()
+            self.layout.dividing.iterated()
         if self.trace is not None:
             self.trace.begins()
             if self.trace.done:
@@ -307,7 +252,7 @@ class ModuleRounds(AwaitedRounds):
 
     def _scale_unfinished(self) -> None:
         """Scale each `.grad` of a round that this backward pass leaves open, where torch has done so in its bucket."""
-        scale = self._arena.scale if self._arena is not None else None
+        scale = self.layout.arena.scale if self.layout.arena is not None else None
         with references.blind(), torch.no_grad():
             for slot in self._unscaled:
                 grad = slot.param.grad
@@ -318,7 +263,8 @@ class ModuleRounds(AwaitedRounds):
     def in_torch_order(self, slots: set[Slot]) -> list[Slot]:
         if not slots:
             return []
-        order = self.as_came if self.arranged else [self.registered[place] for place in self.logger.copied_back()]
+        as_came, registered = self.layout.arranged, self.registered
+        order = self.as_came if as_came else [registered[place] for place in self.logger.copied_back()]
         return [slot for slot in order if slot in slots]
 
     @property
@@ -326,14 +272,14 @@ class ModuleRounds(AwaitedRounds):
         """True if gradients no longer arrive here. One parameter shows it: if only some are cut off, the next forward
         pass is refused.
         """
-        return bool(self._slots) and is_cut_off(self._slots[0], self.module())
+        return bool(self.slots) and is_cut_off(self.slots[0], self.module())
 
     def _nothing_came(self) -> None:
         if self.turns is not None and self.turns.unfinished_here:
             self._scale_unfinished()
         if self.uses.expected and not self.pace.open and self.cut_off:
             warn_once(
-                f"{self._slots[0].name} and others were replaced or moved to another type or device after "
+                f"{self.slots[0].name} and others were replaced or moved to another type or device after "
                 "DistributedDataParallel was made: their gradients are not averaged, with Prophet or without"
             )
 
@@ -343,7 +289,7 @@ class ModuleRounds(AwaitedRounds):
             if not self.uses.expected:
                 raise self._error(texts.FIRST_UNSYNCED)
             self.uses.know_counts()
-            self._stage_all(self._slots)
+            self._stage_all(self.slots)
 
     # Outgoing gradients.
 
@@ -399,126 +345,79 @@ class ModuleRounds(AwaitedRounds):
         """Stage one gradient of this round; the first one opens the round."""
         if not self.pace.open:
             self._begin()
-        assert self._arena is not None
-        while not self._arena.arrived(slot):  # Nobody has waited for the last average.
+        while not self.arrived(slot):  # Nobody has waited for the last average.
             self._wait_activity()
-        if self._first_came is not None:
-            self._first_came.append(slot)
+        if self.layout.first_came is not None:
+            self.layout.first_came.append(slot)
         self._keep_place(slot)
         leaves = self.uses.leaves(slot)
         if leaves and not self.uses.told and slot.param.grad is None:
             raise self._error(texts.UNDEFINED)
-        self._left(slot, self._arena.stage(slot, PROMISE if leaves else STAGE))
+        assert layout.arena is not None
+        self._left(slot, layout.arena.stage(slot, PROMISE if leaves else STAGE))
         self.pace.staged += 1
-        if self.pace.staged == len(self._slots):
+        if self.pace.staged == len(self.slots):
             self._end()
 
     def _begin(self) -> None:
         """Open a round, with the cut and the sequence that hold on all ranks from here on."""
         took_s = self.pace.began(time.monotonic())
+        layout = self.layout
         if took_s is not None:
-            self.iterated(self.way, took_s)
-        if self._arena is None:
-            self._fill_arena()
+            self.iterated(layout.way, took_s)
+        if layout.arena is None:
+            layout.fill(self.registered, self.slots)
         else:
-            if self.buckets is not None:
+            if layout.buckets is not None:
                 self._home()  # All buckets share the hook's state.
-            if self._first_came is not None and self.pace.ended:
-                self._arrange(self._first_came)
+            if layout.first_came is not None and self.pace.ended:
+                self._clear()
+                self._arrange(layout.first_came)
             decision = self.channel.control.round_begins(self._wait)
             if decision is not None:
-                self._clear(self._arena)
+                self._clear()
                 self._take_up(decision)
-        assert self.decision is not None and self._arena is not None
-        if self.dividing.phases is not None:
-            operations = self._arena.operations_in(self.dividing.phases, self.dividing.norm_order)
-        else:
-            operations = self._arena.operations(self.decision.collectives)
-        operations += self.uses.round_begins(self.channel.issuer.groups.all_reduce)
+        operations = layout.operations() + self.uses.round_begins(self.channel.issuer.groups.all_reduce)
         for operation in operations:
             operation.times = self.logger.times
         self.channel.issuer.append(operations)
         self.pace.open = True
 
-    def _fill_arena(self) -> None:
-        """Make an arena, with the module's first cut and sequence."""
-        channel, hook = self.channel, self.comm_hook
-        how = functools.cache(self._hardware.streams), channel.issuer, channel.log
-        if self.buckets is not None:
-            self._arena = buckets = self.buckets.arena(self.registered, self._slots, *how)
-            return self._take_up(self._undecided(buckets.whole))
-        half = hook.half if hook is not None else None
-        self.record.half = half is not None
-        self._arena = arena = self._hardware.arena(self._slots, self.terms.fusion, *how, half=half)
-        if hook is None:
-            arena.scale = 1.0 / channel.ranks
-        else:
-            arena.divisor = channel.ranks
-        self._take_up(self._undecided(self.terms.first_cut(arena.sizes)))
-
-    def _undecided(self, cut: Cut) -> Decision:
-        """Return the default decision for blocks of this cut."""
-        return Decision(
-            cut, backward_order(len(self.blocks_under(cut))), at_once=self.terms.first_at_once, unordered=True
-        )
-
-    def _clear(self, arena: DdpArena) -> None:
-        """Wait until the arena has nothing in flight, and all averages have arrived."""
-        for slot in self._slots:
+    def _clear(self) -> None:
+        """Wait until nothing is in flight, and all averages have arrived."""
+        for slot in self.slots:
             slot.comes()
         self.flush()
         self._home()
-        for operation in arena.under_way():
+        assert self.layout.arena is not None
+        for operation in self.layout.arena.under_way():
             self._wait(operation)
 
     def _home(self) -> None:
         """Wait until all averages have arrived."""
-        for slot in self._slots:
+        for slot in self.slots:
             while not self.arrived(slot):
                 self._wait_activity()
 
     def _arrange(self, first_came: Sequence[Slot]) -> None:
         """Arrange slots in the reverse of the order in which the deciding rank's first round generated gradients."""
-        assert self._arena is not None
-        self._clear(self._arena)
         places = torch.tensor([slot.place for slot in reversed(first_came)], dtype=torch.int64, device="cpu")
         issuer = self.channel.issuer
         self._wait(issuer.put(lambda: issuer.groups.broadcast(places)))
-        former = places.tolist()
-        self._slots = [self._slots[place] for place in former]
-        for place, slot in enumerate(self._slots):
+        self.slots = [self.slots[place] for place in places.tolist()]
+        for place, slot in enumerate(self.slots):
             slot.place = place
-        # Free the old arena before allocating the next. Its operations would keep it until a garbage collection.
-        self._arena.operations(())
-        self.dividing.phases = None
-        self._arena = None
-        if self.buckets is not None:
-            self.buckets.rebuilt = True
-        for slot in self._slots:
-            slot.blocks = ()
-            del slot.view
-        self._fill_arena()
-        self._first_came = None  # The agent's thread may read the decision from here on.
+        self.layout.arrange(self.registered, self.slots)
 
     def _take_up(self, decision: Decision) -> None:
-        assert self._arena is not None
-        if decision.gathers and not self.dividing.prepared(self.label, self._wait):
-            decision = replace(self._undecided(decision.cut), unordered=False)
-        division = self.division(decision.cut) if decision.gathers else None
-        self._arena.recut(decision.cut if division is None else division.cut)
-        self.record.decided.took_up(decision.cut)
-        count = len(self._arena.blocks)
-        if len(decision.order) != count:
-            raise RuntimeError(f"ranks agreed on a sequence of {len(decision.order)} blocks, but there are {count}")
-        self.decision = decision
-        blocks = [] if division is None else self.blocks_under(division.cut)
-        self.dividing.take_up(decision, division, self._arena, self._slots, blocks)
-        issuer = self.channel.issuer
-        issuer.at_once = decision.at_once if self.buckets is None else len(issuer.groups.apart)
+        layout = self.layout
+        if decision.gathers and not layout.dividing.prepared(self.label, self._wait):
+            decision = replace(layout.undecided(decision.cut), unordered=False)
+        layout.take_up(decision)
 
     def _end(self) -> None:
         """End the round: all its gradients are staged."""
-        assert self._arena is not None
+        assert self.layout.arena is not None
         self._unscaled.clear()
         now = time.monotonic()
         took_s = self.pace.end(now)
@@ -530,7 +429,7 @@ class ModuleRounds(AwaitedRounds):
         for operation in self.uses.round_ends():
             self.channel.issuer.ready(operation)
         self.channel.issuer.append(self.channel.control.round_ends(took_s))
-        self._arena.next_round()
+        self.layout.arena.next_round()
         self.pace.tell()
 
     # Incoming averages.
@@ -549,15 +448,16 @@ class ModuleRounds(AwaitedRounds):
             self.uses.without = []
 
     def norms(self, slots: Sequence[Slot], order: float) -> torch.Tensor | None:
-        self.dividing.asked(order)
-        if self.dividing.phases is None or self.pace.open:
+        dividing = self.layout.dividing
+        dividing.asked(order)
+        if dividing.phases is None or self.pace.open:
             return None
         with references.waiting():
-            return self.dividing.phases.norms.of(slots, order, self._wait)
+            return dividing.phases.norms.of(slots, order, self._wait)
 
     @property
     def norms_are_rounded(self) -> bool:
-        return self.dividing.phases is not None and self.ranks > MOST_EXACT and not self.resting
+        return self.layout.dividing.phases is not None and self.ranks > MOST_EXACT and not self.resting
 
     def keep_barrier(self) -> None:
         if self.trace is not None:
@@ -572,12 +472,12 @@ class ModuleRounds(AwaitedRounds):
     # The wire, as updates use it.
 
     def arrived(self, slot: Slot) -> bool:
-        assert self._arena is not None
-        return self._arena.arrived(slot)
+        assert self.layout.arena is not None
+        return self.layout.arena.arrived(slot)
 
     def landed(self, slot: Slot) -> bool:
-        assert self._arena is not None
-        return self._arena.landed(slot)
+        assert self.layout.arena is not None
+        return self.layout.arena.landed(slot)
 
     def _wait_wire(self, limit_s: float) -> None:
         self.channel.issuer.wait_activity(limit_s)

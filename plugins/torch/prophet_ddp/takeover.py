@@ -22,7 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from prophet_ddp import comm_hooks, ends, meeting
+from prophet_ddp import ends, meeting
 from prophet_ddp.agent import WatchingAgent, agents, records
 from prophet_ddp.arena import SparseGradients
 from prophet_ddp.assembly import CPU, assemble, deciding_agent, profile_in
@@ -74,7 +74,8 @@ def take_over(ddp: Any, told: Settings, synced: bool = True) -> None:
         return
     records.begin(told)  # Written last, when nothing is in flight.
     speaks(group.rank() == 0)
-    label = _label_of(ddp)
+    number, kind = next(_numbers), type(ddp.module).__name__
+    label = f"{kind} (module {number})" if number > 1 else kind
     try:
         why = _replace_everywhere(ddp, told, group, label, synced)
     except LostRank as error:
@@ -130,12 +131,6 @@ def _replace_everywhere(ddp: Any, told: Settings, group: dist.ProcessGroup, labe
     size_bytes = sum(param.numel() * param.element_size() for _, param in named)
     records.taken_over(ddp.reducer.rounds.record, size_bytes, str(dist.get_backend(group)))
     return ""
-
-
-def _label_of(ddp: Any) -> str:
-    """Return the module's name in messages: its class, with a number from the process's second module on."""
-    number, kind = next(_numbers), type(ddp.module).__name__
-    return f"{kind} (module {number})" if number > 1 else kind
 
 
 def _failure(error: Exception) -> str:
@@ -247,7 +242,7 @@ def _give_back(ddp: Any, bucket_bytes: int = 0) -> None:
     if ddp not in _taken:
         return
     rounds = ddp.reducer.rounds
-    slots, rebuilt = rounds.as_came, rounds.arranged
+    slots, rebuilt = rounds.as_came, rounds.layout.arranged
     rounds.remove()
     _taken.discard(ddp)
     del ddp.reducer, ddp.logger
@@ -314,9 +309,15 @@ def _watch_comm_hooks(ddp_class: Any) -> None:
     def wrapper(self: Any, state: object, hook: Any) -> Any:
         if self in _taken:
             self._check_comm_hook(hook)  # torch does this first, too: the hook may be anything.
+            try:
+                from prophet_ddp import comm_hooks  # Few jobs need it.
+            except Exception as error:  # as with another torch
+                raise_if_handlers(error)
+                _plain(self, f"a hook is registered for its gradients. {_failure(error)}")
+                return original(self, state, hook)
             rounds: ModuleRounds = self.reducer.rounds
             known = comm_hooks.known(hook)
-            begun = rounds.begun or rounds.comm_hook is not None
+            begun = rounds.layout.arena is not None or rounds.layout.hook is not None
             why = " after the first ones have left" if known is not None and begun else ""
             if known is not None and not (begun or rounds.sparse) and comm_hooks.group_of(state) is self.process_group:
                 refusal = rounds.average_by(known, comm_hooks.Buckets(hook, state, self.logger.buckets))

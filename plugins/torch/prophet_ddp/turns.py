@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from prophet_ddp.control import FOR_GOOD, TORCH, TORCH_CUT
 from prophet_ddp.reducer import HANDED_BACK
-from prophet_ddp.terms import FOR_GOOD, TORCH, TORCH_CUT
 from prophet_scheduler.core.cut import Cut
 from prophet_scheduler.core.units import format_size
 from prophet_scheduler.frontends.ending import say
@@ -32,7 +32,7 @@ from prophet_scheduler.frontends.torch.awaited import ANY
 
 if TYPE_CHECKING:
     from prophet_ddp.rounds import ModuleRounds
-    from prophet_scheduler.frontends.torch.arena import Slot
+    from prophet_scheduler.frontends.torch.slot import Slot
     from prophet_scheduler.session.tuner import Belief
 
 
@@ -102,7 +102,7 @@ class Turns:
         # `.grad` must not become a view of memory that torch's reducer keeps: Prophet writes there later.
         as_view, ddp.gradient_as_bucket_view = ddp.gradient_as_bucket_view, False
         try:
-            make_torch_reducer(ddp, self._rounds.as_came, (), self._rounds.arranged, bucket_bytes)
+            make_torch_reducer(ddp, self._rounds.as_came, (), self._rounds.layout.arranged, bucket_bytes)
         finally:
             ddp.gradient_as_bucket_view = as_view
         # Prophet's logger stays, since it knows the number of iterations.
@@ -130,13 +130,13 @@ class Turns:
         now, before_s = time.monotonic(), self._began_s
         self._began_s = now
         ddp = self._ddp()
-        over = not self._left
-        if ddp is not None and over:
+        assert ddp is not None  # It is in its forward pass.
+        if not self._left:
             ddp.reducer._check_reducer_finalized()  # Raises torch's own error if a round never ended.
             self._end(ddp)
         if before_s is not None:
             self._rounds.iterated(TORCH, now - before_s, self._cut)
-        if ddp is None or not over:
+        if self._left:
             return True
         ddp.reducer.prepare_for_forward()
         return False

@@ -20,9 +20,9 @@ import torch
 
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
-from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.life import PENDING
 from prophet_scheduler.frontends.torch.references import in_backward
+from prophet_scheduler.frontends.torch.slot import Slot
 
 AHEAD = 2
 """Number of modules whose parameters are prefetched: one in flight, and one that has arrived or is next."""
@@ -37,7 +37,7 @@ class Ahead:
         params = [param.sharded_param for group in _groups(module) for param in group.fsdp_params]
         self._slots = [Slot(self, "", param, place) for place, param in enumerate(params)]
         for slot in self._slots:
-            slot.owner, slot.life = self, PENDING
+            slot.assigned.owner, slot.life = self, PENDING
         torch_guards.keep_copies(self, self._slots)
 
     def finish(self, slots: Sequence[Slot], patience_s: float | None = None) -> bool:

@@ -33,10 +33,10 @@ from prophet_fsdp.wire import Reduction, ShardWire, Stage
 from prophet_scheduler.frontends.ending import raise_if_handlers, say
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
-from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import AwaitedRounds, living
 from prophet_scheduler.frontends.torch.life import END, FORGET, PROMISE, PROMISED, move
 from prophet_scheduler.frontends.torch.probation import Probation
+from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.frontends.torch.streams import streams_of
 from prophet_scheduler.watch import training
 
@@ -101,7 +101,8 @@ class ShardSlot(Slot):
 
     def forget_gradient(self) -> None:
         """Drop all references: torch swaps a gradient, as in model.to(), only if nothing else refers to it."""
-        self._version = self._last = self.base = None
+        self._seen.forget()
+        self.base = None
 
     def version_of(self, grad: torch.Tensor) -> int:
         # torch._foreach_zero_, which zero_grad() calls, changes no version of a DTensor.
@@ -220,12 +221,12 @@ class ShardRounds(AwaitedRounds):
         self.record = ModuleRecord()
         self.log = EventLog(open=False)
         self._order = order_of(root)
-        self._by_param = {id(slot.param): slot for slot in self._slots if isinstance(slot, ShardSlot)}
+        self._by_param = {id(slot.param): slot for slot in self.slots if isinstance(slot, ShardSlot)}
         streams = streams_of(torch.device("cpu"))
-        for slot in self._slots:
+        for slot in self.slots:
             slot.streams = streams
         self._attend()
-        torch_guards.learned(self)
+        torch_guards.note_uses(self, False)
         weakref.finalize(root, self.dropped).atexit = False
 
     # Outgoing reductions.
@@ -286,7 +287,7 @@ class ShardRounds(AwaitedRounds):
                 self._wires.append(wire)
                 wire.log = self.log
         self._begun = begun
-        self._left(self._slots[0], in_graph=False)
+        self._left(self.slots[0], in_graph=False)
         return Reduction(stages)
 
     def settle(self, slots: Iterable[Slot]) -> None:
@@ -305,7 +306,7 @@ class ShardRounds(AwaitedRounds):
     def _gathered(self) -> None:
         self._forward_thread = self._order.forward_thread
         self._makes_no_more()
-        self._end(self._slots)
+        self._end(self.slots)
         self._nothing_came()
 
     def _nothing_came(self) -> None:
@@ -357,7 +358,7 @@ class ShardRounds(AwaitedRounds):
 
     def end(self) -> None:
         super().end()
-        if not self._slots:
+        if not self.slots:
             self._by_param = {}
 
     # Incoming averages.

@@ -57,8 +57,8 @@ SENDERS = 8
 """Number of collectives whose blocks may leave in any order: each has a thread that releases their memory. A rank has
 fewer in flight, unless it is far ahead.
 """
-MOST_TAG = 2**30
-"""Numbers of blocks restart from 0 beyond this: gloo's have 31 bits."""
+TAGS = 2**30
+"""Number of different tags of blocks: gloo's have 31 bits."""
 FEW = 2
 """Maximum number of replicas that send each other everything."""
 SERIAL = 1 << 15
@@ -100,35 +100,41 @@ class ShardGroups:
     hosts: Sequence[str] = ()
     """Host of each rank; empty if no two share one."""
 
-    def send(self, block: torch.Tensor, other: int, tag: int) -> Any:
-        """Hand a block over to another rank. Return torch's Work."""
-        return (self.upward if other > self.rank else self.downward).send([block], other, tag)
+    @property
+    def relays(self) -> bool:
+        """True if some ranks pass parts on: there are several hosts, and ranks that share one."""
+        return 1 < len(set(self.hosts)) < self.ranks
 
-    def receive(self, block: torch.Tensor, other: int, tag: int) -> Any:
-        """Request a block from another rank. Return torch's Work."""
-        return (self.upward if other < self.rank else self.downward).recv([block], other, tag)
+    def send(self, block: torch.Tensor, other: int, number: int) -> Any:
+        """Hand the block of this number over to another rank. Return torch's Work."""
+        return (self.upward if other > self.rank else self.downward).send([block], other, number % TAGS)
+
+    def receive(self, block: torch.Tensor, other: int, number: int) -> Any:
+        """Request the block of this number from another rank. Return torch's Work."""
+        return (self.upward if other < self.rank else self.downward).recv([block], other, number % TAGS)
 
 
+@dataclass(eq=False)
 class ShardTransfer:
-    """A collective of this rank, which may begin later. `first` is the number of its first block, and `number` its own
-    in the program's order. `stage` is the number of collectives of its reduction that precede it on its `wire`.
+    """A collective of this rank, which may begin later. `first` is the number of its first block, in the program's
+    order. `stage` is the number of collectives of its reduction that precede it on its `wire`.
     """
 
-    def __init__(self, wire: ShardWire, first: int, number: int, stage: int = 0) -> None:
-        self.wire = wire
-        self.first, self.number, self.stage = first, number, stage
-        self.then: Callable[[], object] | None = None
-        """Function that starts the next stage, in a thread of the wire's; None if there is none."""
-        self.there = False
-        """True once all blocks have arrived, and the next stage has begun."""
-        self.coming = 0
-        """Number of blocks that have not arrived."""
-        self.place = 0
-        """Its module's place in forward."""
-        self.size_bytes = 0
-        """Bytes of the all-reduce that it counts as."""
-        self.sends: list[tuple[Any, torch.Tensor]] = []
-        """torch's Work of each outgoing block, and the block's memory."""
+    wire: ShardWire
+    first: int
+    stage: int
+    then: Callable[[], object] | None = None
+    """Function that starts the next stage, in a thread of the wire's; None if there is none."""
+    there: bool = False
+    """True once all blocks have arrived, and the next stage has begun."""
+    coming: int = 0
+    """Number of blocks that have not arrived."""
+    place: int = 0
+    """Its module's place in forward."""
+    size_bytes: int = 0
+    """Bytes of the all-reduce that it counts as."""
+    sends: list[tuple[Any, torch.Tensor]] = field(default_factory=list)
+    """torch's Work of each outgoing block, and the block's memory."""
 
 
 Goes = list[tuple[int, int, torch.Tensor]]
@@ -143,7 +149,7 @@ class _Wanted:
     """Block to come from another rank. `place()` returns its memory; `arrived(block)` is called in a thread of ours."""
 
     urgency: tuple[int, int]
-    tag: int
+    number: int
     transfer: ShardTransfer = field(compare=False)
     place: Callable[[], torch.Tensor] = field(compare=False)
     arrived: Callable[[torch.Tensor], Goes] = field(compare=False)
@@ -170,7 +176,7 @@ class _Lane:
         """Take the most urgent wanted block, or with `oldest` the first of the oldest collective."""
         if not oldest:
             return heapq.heappop(self.wanted)
-        wanted = min(self.wanted, key=lambda each: (each.transfer.number, each.tag))
+        wanted = min(self.wanted, key=lambda each: each.number)
         self.wanted.remove(wanted)
         heapq.heapify(self.wanted)
         return wanted
@@ -188,10 +194,10 @@ class ShardWire:
         routes = [route_of(hosts, owner) for owner in range(links.ranks)]
         self._routes = [(route[links.rank], passes_on(route, links.rank)) for route in routes]
         """By owner of a part: the rank that this one gets it from, and those that this one passes it on to."""
-        self._relays = any(before != owner for owner, route in enumerate(routes) for before in route)
         self._block_bytes = block_bytes
         self._moved = free_in_forks(threading.Condition())
-        self._tag = self._reserved = 0
+        self._reserved = 0
+        """Number of blocks of all collectives so far."""
         self._begun = 0
         self._lanes: dict[tuple[int, int], _Lane] = {}
         """By other rank and stage."""
@@ -217,11 +223,9 @@ class ShardWire:
     def reserve(self, part: torch.Tensor, stage: int = 0) -> ShardTransfer:
         """Return a collective for parts of this size, to begin later. All ranks reserve in the same order."""
         with self._moved:
-            first, self._tag = self._tag, self._tag + len(self._blocks(part)) * self._links.ranks
-            if self._tag > MOST_TAG:
-                self._tag = 0
-            self._reserved += 1
-            return ShardTransfer(self, first, self._reserved, stage)
+            first = self._reserved
+            self._reserved += len(self._blocks(part)) * self._links.ranks
+            return ShardTransfer(self, first, stage)
 
     def gather(
         self, output: torch.Tensor, urgency: int, place: int, reserved: ShardTransfer | None = None
@@ -238,7 +242,7 @@ class ShardWire:
                 if owner == rank:
                     goes += passed
                 else:
-                    where, arrived = functools.partial(_same, block), functools.partial(_passed, passed)
+                    where, arrived = functools.partial(_itself, block), functools.partial(_itself, passed)
                     comes.append((before, number, where, arrived))
         return self._begin(urgency, place, reserved or self.reserve(rows[0]), rows.nbytes, goes, comes)
 
@@ -362,7 +366,7 @@ class ShardWire:
     def _lane(self, other: int, stage: int) -> _Lane:
         lane = self._lanes.get((other, stage))
         if lane is None:
-            lane = self._lanes[other, stage] = _Lane(self._relays)
+            lane = self._lanes[other, stage] = _Lane(self._links.relays)
             for place, asked in enumerate(lane.asked):
                 self._start(functools.partial(self._receive, other, lane, asked), f"receives-{other}-{stage}-{place}")
         return lane
@@ -373,7 +377,7 @@ class ShardWire:
             while lane.wanted and len(asked.blocks) < asked.most:
                 coming = lane.next(asked.oldest)
                 block = coming.place()
-                asked.blocks.append((coming, block, self._links.receive(block, other, coming.tag)))
+                asked.blocks.append((coming, block, self._links.receive(block, other, coming.number)))
 
     def _run(self, step: Callable[[], bool]) -> None:
         """Take steps until there are none left, in a thread of ours."""
@@ -475,12 +479,8 @@ class _Sum:
         return [] if self._to is None else [(*self._to, whole)]
 
 
-def _passed(goes: Goes, block: torch.Tensor) -> Goes:
-    return goes
-
-
-def _same(block: torch.Tensor) -> torch.Tensor:
-    return block
+def _itself(what: Any, *_: object) -> Any:
+    return what
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import torch
 
-from prophet_scheduler.core.cut import Cut, Segment, blocks_of
+from prophet_scheduler.core.cut import Cut, Segment
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.core.profile import Profile
@@ -181,7 +181,7 @@ class ForcedDdp:
 
         def end(rounds: ModuleRounds) -> None:
             cut = next(wanted)
-            order = list(range(len(rounds.blocks_under(cut))))
+            order = list(range(len(rounds.layout.blocks_under(cut))))
             chance.shuffle(order)
             rounds.channel.control.want(Decision(cut, tuple(order)))
             original(rounds)
@@ -192,9 +192,9 @@ class ForcedDdp:
 
         def holds(called: Any) -> object:
             rounds: ModuleRounds = called.reducer.rounds
-            decision = rounds.decision
+            decision = rounds.layout.decision
             assert decision is not None
-            blocks = blocks_of(*rounds.layout, decision.cut)
+            blocks = rounds.layout.blocks_under(decision.cut)
             return [blocks[place].id for place in decision.order]
 
         return holds

@@ -78,7 +78,7 @@ class Varying(nn.Module):
 
 def decision_of(name: str, rounds: ModuleRounds) -> Decision:
     """Return the policy's decision for gradients that come in four steps."""
-    sizes, kinds = rounds.layout
+    sizes, kinds = rounds.layout.sizes, rounds.layout.kinds
     whole = blocks_of(sizes, kinds, Borders.of_gradients(sizes))
     steps = [4 - 4 * place // len(sizes) for place in range(len(sizes))]
     rows = tuple(
@@ -172,15 +172,16 @@ def given(name: str, rank: int, half: bool = False) -> dict[str, Any]:
         "policy": f"half:{name}" if half else name,
         "weights": run.weights(),
         "without": without(rank, ROUNDS, half)["weights"],
-        "decided": rounds.decision == wanted,
+        "decided": rounds.layout.decision == wanted,
         "wanted": [
-            sum(rounds.blocks_under(wanted.cut)[place].size_bytes for place in places) for places in wanted.collectives
+            sum(rounds.layout.blocks_under(wanted.cut)[place].size_bytes for place in places)
+            for places in wanted.collectives
         ],
         "issued": issued,
         "elements": sum(slot.param.numel() for slot in rounds.slots),
         "joined": sum(len(places) > 1 for places in wanted.collectives),
         "waits": rounds.barrier,
-        "divides": rounds.dividing.possible,
+        "divides": rounds.layout.dividing.possible,
     }
 
 
@@ -188,14 +189,14 @@ def learned(name: str, rank: int) -> dict[str, Any]:
     """A run in which the policy decides by itself. Ranks come to it in the same round."""
     run = Run(name, rank, learns=True)
     run.step()
-    first = run.rounds.decision
+    first = run.rounds.layout.decision
     count = 1
-    while run.rounds.decision == first and count < MOST_ROUNDS:
+    while run.rounds.layout.decision == first and count < MOST_ROUNDS:
         run.step()
         count += 1
     for _ in range(ROUNDS_AFTER):
         run.step()
-    decision = run.rounds.decision
+    decision = run.rounds.layout.decision
     said = {
         "policy": f"learn:{name}",
         "rounds": count,

@@ -13,10 +13,9 @@ import pytest
 
 from prophet_ddp import agent as agent_module
 from prophet_ddp.agent import Agents
-from prophet_ddp.control import TWO_PHASES, WHOLE, Decision
+from prophet_ddp.control import FOR_GOOD, SMALL_CUT, TORCH, TORCH_CUT, TWO_PHASES, WHOLE, Decision
 from prophet_ddp.dividing import Division
 from prophet_ddp.sequencing import profile_of
-from prophet_ddp.terms import FOR_GOOD, SMALL_CUT, TORCH, TORCH_CUT
 from prophet_scheduler.core.arena import completions_at, generations_at, profile_under
 from prophet_scheduler.core.cut import Cut, blocks_of, learning_cut
 from prophet_scheduler.core.network import Network, Probe

@@ -25,8 +25,8 @@ from prophet_ddp.control import Control, Decision
 from prophet_ddp.device_arena import DeviceArena, DeviceOperation, Told
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation, RankGroups
+from prophet_ddp.layout import Channel, RoundTerms
 from prophet_ddp.rounds import ModuleRounds
-from prophet_ddp.terms import Channel, RoundTerms
 from prophet_scheduler.core.cut import Borders, Cut
 from prophet_scheduler.core.events import EventKind
 from prophet_scheduler.frontends.torch import program_state, steps
@@ -172,8 +172,8 @@ class Job:
                 loss.backward()
                 self._back_to_main()
                 self.rounds.backward_ends()
-                if self.chance.random() < 0.5 and self.rounds.cut is not None:
-                    count = len(self.rounds.blocks_under(cut := self.some_cut()))
+                if self.chance.random() < 0.5 and self.rounds.layout.cut is not None:
+                    count = len(self.rounds.layout.blocks_under(cut := self.some_cut()))
                     self.control.want(Decision(cut, tuple(self.chance.sample(range(count), count))))
                 if clips(number):
                     clip(self.model)

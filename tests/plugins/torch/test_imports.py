@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 from support.programs import clean_environ, run_together
 
 CASE = Path(__file__).with_name("import_cases.py")
-MOST = 93
+MOST = 86
 """Largest number of modules of prophet_scheduler and of the plugin on a rank that decides nothing."""
 FOREIGN = (
     "prophet_scheduler.cli",

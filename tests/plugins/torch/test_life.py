@@ -22,8 +22,8 @@ from torch import nn
 from prophet_ddp.assembly import OnProcessors
 from prophet_ddp.control import Control, Decision
 from prophet_ddp.events import EventLog
+from prophet_ddp.layout import Channel, RoundTerms
 from prophet_ddp.rounds import ModuleRounds
-from prophet_ddp.terms import Channel, RoundTerms
 from prophet_scheduler.core.cut import UNIT_BYTES, Cut
 from prophet_scheduler.frontends.torch import guards, steps
 from support.front_end import forget
@@ -241,7 +241,8 @@ class Rank:
     def _wish(self, units: int, seed: int, divides: bool) -> None:
         cut = Cut.uniform(units * UNIT_BYTES)
         divides = divides and self.rounds.divisible
-        blocks = self.rounds.blocks_under(self.rounds.division(cut).cut if divides else cut)
+        layout = self.rounds.layout
+        blocks = layout.blocks_under(layout.division(cut).cut if divides else cut)
         chance, places = random.Random(seed), range(len(blocks))
         order, gathers = (tuple(chance.sample(places, len(blocks))) for _ in range(2))
         self._control.want(Decision(cut, order, at_once=chance.randint(1, 4), gathers=gathers if divides else ()))

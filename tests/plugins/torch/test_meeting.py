@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,7 +13,7 @@ pytest.importorskip("torch")
 import torch.distributed as dist
 
 from prophet_ddp import meeting
-from prophet_ddp.meeting import Meeting, SilentRank, agree
+from prophet_ddp.meeting import Meeting, Patience, SilentRank, agree
 from prophet_ddp.wide_gloo import wide_group
 
 LIMIT_S = 60.0
@@ -50,8 +51,9 @@ class Job:
 
         def rank(number: int) -> Any:
             group: Any = Group(number, of or len(texts))
+            lost = functools.partial(vars(meeting)["ended_rank"], group)
             try:
-                return agree(group, texts[number], limit_s, limit_s / 2, self.told.append)
+                return agree(group, texts[number], Patience(limit_s, limit_s / 2, self.told.append, lost))
             except SilentRank as error:
                 return error
 

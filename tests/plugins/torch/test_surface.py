@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import inspect
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -126,7 +127,8 @@ class Rounds:
     """The part of ModuleRounds that a logger looks at."""
 
     resting = False
-    buckets = sparse = None
+    sparse = None
+    layout = SimpleNamespace(buckets=None)
     uses = Uses((), vary=False, counted=False)
 
     def __init__(self, ddp: Any) -> None:

@@ -17,8 +17,8 @@ from prophet_scheduler.policies.algorithms.collective import (
     ArrivalOrder,
     CollectivePolicy,
     ForwardOrder,
-    learning_sizes,
 )
+from prophet_scheduler.policies.algorithms.sequence import learning_sizes
 from support.profiles import resnet50
 
 PROFILE = resnet50(100_000_000, backward_s=0.2, forward_s=0.1)

@@ -24,14 +24,9 @@ from prophet_scheduler.core.cut import (
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.policies.algorithms.chooser import SIZES
-from prophet_scheduler.policies.algorithms.collective import (
-    ArrivalOrder,
-    CollectivePolicy,
-    ForwardOrder,
-    learning_sizes,
-)
+from prophet_scheduler.policies.algorithms.collective import ArrivalOrder, CollectivePolicy, ForwardOrder
 from prophet_scheduler.policies.algorithms.merging import EXACT, LATE, fewest_groups, merged_cut
-from prophet_scheduler.policies.algorithms.sequence import iteration_s, make_sequence
+from prophet_scheduler.policies.algorithms.sequence import iteration_s, learning_sizes, make_sequence
 from support.profiles import resnet50
 
 UNIT = Network(1.0, 1.0)

@@ -11,13 +11,15 @@ the program wraps it, and a new block takes the next free ones (docs/decisions/k
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from prophet_byteps.torch.keys import Engine
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut, blocks_of
-from prophet_scheduler.frontends.torch.arena import Arena, ArenaBlock, Slot
+from prophet_scheduler.frontends.torch.arena import Arena, ArenaBlock
+from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.frontends.torch.streams import Streams
 
 MOST_NAMES = 16_384
@@ -53,13 +55,12 @@ def declare_names(
     return names
 
 
+@dataclass(eq=False)
 class KeyedBlock(ArenaBlock):
     """A block with two names, used in turn. Its priority in BytePS is -(id + 1)."""
 
-    def __init__(self, data: torch.Tensor, slots: tuple[Slot, ...]) -> None:
-        super().__init__(data, slots)
-        self.names = ("", "")
-        self.rounds = 0
+    names: tuple[str, str] = ("", "")
+    rounds: int = 0
 
 
 class KeyedArena(Arena):

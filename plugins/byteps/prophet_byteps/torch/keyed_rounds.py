@@ -18,8 +18,9 @@ from prophet_byteps.iterations import Iterations
 from prophet_byteps.torch.keyed_arena import KeyedArena, declare_names
 from prophet_byteps.torch.keys import Engine
 from prophet_scheduler.core.cut import Block, Cut, blocks_of, ids_taken
-from prophet_scheduler.frontends.torch.arena import Slot, kinds_of, travelling_bytes
+from prophet_scheduler.frontends.torch.arena import kinds_of, travelling_bytes
 from prophet_scheduler.frontends.torch.life import STAGE, Transition
+from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.frontends.torch.streams import streams_of
 from prophet_scheduler.frontends.torch.updates import WAIT_LIMIT_S, AverageSource
 

@@ -19,9 +19,9 @@ import torch
 from prophet_byteps.torch.keyed_rounds import SIGHT, KeyedRounds, KeyedWire
 from prophet_byteps.torch.keys import Engine, leave_zeros
 from prophet_scheduler.frontends.torch import references, steps
-from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import AwaitedRounds, watch_backward
 from prophet_scheduler.frontends.torch.life import PROMISE
+from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.frontends.torch.updates import WAIT_LIMIT_S, unseen_use
 
 
@@ -47,7 +47,7 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
         self._syncs = syncs
         self._sent_any = False
         what = "a module without a barrier"
-        self._keyed = KeyedRounds(self._slots, fusion, engine, self.number, what, half, self._clear)
+        self._keyed = KeyedRounds(self.slots, fusion, engine, self.number, what, half, self._clear)
         watch_backward(_makes_gradients)
         self.watch()
 
@@ -57,7 +57,7 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
         """
         with self._lock, references.blind(), torch.no_grad():
             self._keyed.plan()
-            missing = [slot for slot in self._slots if not slot.life.staged]
+            missing = [slot for slot in self.slots if not slot.life.staged]
             for slot in missing:
                 self._bring_home(slot)
             for slot in missing:
@@ -79,7 +79,7 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
     def flush(self, patience_s: float | None = None) -> bool:
         """As for all awaited rounds. Return False also if an average does not come within `patience_s`."""
         since, moved = time.monotonic(), self.progress()
-        for slot in self._slots if patience_s is not None else ():
+        for slot in self.slots if patience_s is not None else ():
             while slot.life.to_come and not self.arrived(slot):
                 now, progress = time.monotonic(), self.progress()
                 if progress != moved:
@@ -91,9 +91,9 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
 
     def expect_nothing(self) -> None:
         """Make no pending update, and leave each `.grad` as it is: averages never come."""
-        for owner in {slot.owner for slot in self._slots if slot.life.pending}:
-            owner.forget([slot for slot in self._slots if slot.owner is owner])
-        self.forget(self._slots)
+        for owner in {slot.owner for slot in self.slots if slot.life.pending}:
+            owner.forget([slot for slot in self.slots if slot.owner is owner])
+        self.forget(self.slots)
 
     def _gradient_ready(self, slot: Slot, *_gradients: Any) -> None:
         with self._lock:  # This runs in Prophet's hook, so nothing here counts as a use.
@@ -123,7 +123,7 @@ class KeyedModuleRounds(KeyedWire, AwaitedRounds):
     def _clear(self) -> None:
         """Bring home all averages in flight, and wait even for those that nobody asks for."""
         self.flush()
-        for slot in self._slots:
+        for slot in self.slots:
             while not self.arrived(slot):
                 self.wait_activity(WAIT_LIMIT_S)
 

@@ -16,8 +16,8 @@ from prophet_byteps.torch.keys import Engine
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
-from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.probation import Probation
+from prophet_scheduler.frontends.torch.slot import Assignment, Slot
 from prophet_scheduler.frontends.torch.updates import Updates, unseen_use
 
 
@@ -50,7 +50,7 @@ class OptimizerRounds(Updates, KeyedWire):
         self._slots = {id(param): Slot(self, name, param, n) for n, (name, param) in enumerate(named)}
         self._order = list(self._slots.values())
         for slot in self._order:
-            slot.owner = self
+            slot.assigned = Assignment(self, slot.place)
         self.number = engine.take_number()
         self._keyed = KeyedRounds(self._order, fusion, engine, self.number, "without a barrier", half, self.flush)
         self._came: dict[Slot, int] = {}
@@ -106,7 +106,7 @@ class OptimizerRounds(Updates, KeyedWire):
         """
         self.flush()
         self._push_missing()
-        with self._lock, torch.no_grad():
+        with self.updating, torch.no_grad():
             for slot in self._order:
                 self._wait_for([slot])
                 if slot.param.requires_grad or slot.param.grad is not None:
@@ -120,7 +120,7 @@ class OptimizerRounds(Updates, KeyedWire):
         """From now on, finish every update within its step()."""
         self._keyed.give_up_trace(SIGHT)
         self._probation.for_good()
-        torch_guards.learned(self)
+        torch_guards.note_uses(self, False)
         self.flush()
 
     def dropped(self) -> None:
@@ -141,7 +141,7 @@ class OptimizerRounds(Updates, KeyedWire):
 
     def restart(self) -> None:
         """Forget rounds: after a suspend all workers, some of them new, start with the same keys."""
-        with self._lock:
+        with self.updating:
             self._synchronized = False
             self._came.clear()
             self._keyed.restart()
@@ -158,7 +158,7 @@ class OptimizerRounds(Updates, KeyedWire):
             self.finish([slot])
 
     def _gradient_ready(self, slot: Slot, *_param: Any) -> None:
-        with self._lock:  # This runs in Prophet's hook, so nothing here counts as a use.
+        with self.updating:  # This runs in Prophet's hook, so nothing here counts as a use.
             self._plan()
             if slot.life.staged:
                 raise AssertionError(
@@ -188,7 +188,7 @@ class OptimizerRounds(Updates, KeyedWire):
         self._keyed.next_round()
 
     def _push_missing(self) -> None:
-        with self._lock, references.blind():
+        with self.updating, references.blind():
             self._plan()
             self._keyed.stage_missing()
 
@@ -199,7 +199,7 @@ class OptimizerRounds(Updates, KeyedWire):
         """
         local: dict[int, list[torch.Tensor]] = {}
         for slot in self._order:
-            slot.group = None
+            slot.assigned.group = None
         with references.blind():
             for number, position, param in self._freeze_groups():
                 own = self._slots.get(id(param))
@@ -207,7 +207,7 @@ class OptimizerRounds(Updates, KeyedWire):
                     if param.grad is not None:
                         local.setdefault(number, []).append(param)
                 elif param.requires_grad or param.grad is not None:
-                    own.group, own.position = number, position
+                    own.assigned.group, own.assigned.position = number, position
         return local
 
     def _gradients_changed(self) -> bool:

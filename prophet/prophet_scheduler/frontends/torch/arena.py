@@ -1,8 +1,8 @@
 """The arena: gradients one after another in memory, and the blocks in which they travel.
 
-Rule of this file: memory, blocks, and one round from gradients to averages. It knows parameters as tensors with a
-gradient, but no optimizer, module or engine. core/cut.py makes the blocks of a cut, the workers agree on the cut in
-force, and an engine's subclass of `Arena` defines how a block travels.
+Rule of this file: memory, blocks, and one round from gradients to averages. It knows gradients as slots (slot.py), but
+no optimizer, module or engine. core/cut.py makes the blocks of a cut, the workers agree on the cut in force, and an
+engine's subclass of `Arena` defines how a block travels.
 
 Gradients of one kind lie in one buffer, in forward order, each as a view with its parameter's own strides. A block is a
 range of a buffer: a slice of a large gradient, many small gradients, or both. An engine sees it as a tensor of its own.
@@ -19,17 +19,16 @@ identified by its range; a range that was in use before gets the same block obje
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils.hooks import unserializable_hook
 
 from prophet_scheduler.core.cut import Block, Cut, blocks_of
 from prophet_scheduler.frontends.torch import life, references
 from prophet_scheduler.frontends.torch.life import END, STAGE, Life, Sight, Transition, move
+from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.frontends.torch.streams import Event, Streams
 
 _FUSIBLE = (torch.float32, torch.float64)
@@ -46,275 +45,7 @@ def fusible_kind(param: torch.Tensor, dtype: torch.dtype) -> Hashable | None:
     return (dtype, param.device) if param.dtype in _FUSIBLE else None
 
 
-class Slot:
-    """Gradient of one parameter: its place in the arena, and its state in this round.
-
-    - `rounds` sends the gradient and receives its average; `attend` hooks two of its methods to the parameter. `owner`
-      (an Updates) makes the pending update; None before the first.
-    - `place`: position in forward order in the arena. `turn`: position in forward order among its owner's updates.
-    - `life`: its state (life.py). `sight`: the noticed use of the parameter since the last step. `eager`: its update
-      must not outlast step(), since a gradient arrived without a noticed use.
-    - `view`: its memory in the arena, for the gradient and later its average. `blocks`: blocks of the present cut with
-      a part of it.
-    - `group`: number of the parameter group with the pending update's hyper-parameters; None for no update.
-    - `position`: the parameter's index among all that the optimizer updates.
-    - `change`: the program's change to the gradient, yet to be applied to the average; None for no change.
-    - `updated`: on devices with streams, the end of the last use of `view` by an update.
-    - `watched`: state shared by all optimizers of this parameter (guards.py).
-    - `path`: an autograd node that leads to the node that adds to `.grad`, and keeps it alive.
-    - `memory`: a tensor in the parameter's memory, once the program may drop the parameter while an update is pending.
-    """
-
-    partial = False
-    """True if each rank has a part of the parameter. Its update may communicate, unless it works by element."""
-    view: torch.Tensor
-    streams: Streams
-
-    def __init__(self, rounds: Any, name: str, param: torch.Tensor, place: int) -> None:
-        self.rounds = rounds
-        self.owner: Any = None
-        self.name = name
-        self._find: Callable[[], torch.Tensor | None] = lambda: param
-        """Function that returns the parameter; None once the program has dropped it."""
-        self.memory: torch.Tensor | None = None
-        self.place = place
-        self.turn = place
-        self.blocks: tuple[ArenaBlock, ...] = ()
-        self.life = Life.LOCAL
-        self.sight = Sight.UNSEEN
-        self.eager = False
-        self.group: int | None = None
-        self.position = 0
-        self.change: Callable[[torch.Tensor], object] | None = None
-        self.updated: Event = None
-        self._version: int | None = None
-        """Version of the gradient that the program should find; None if it should find none."""
-        self._last: weakref.ref[torch.Tensor] | None = None
-        """The gradient that was seen last, also after one that is None."""
-        self._lies: tuple[StorageWeakRef, Any] | None = None
-        self.watched: Any = None
-        self.path: Any = None
-
-    @property
-    def accumulation(self) -> Any:
-        """Autograd node that adds to `.grad`, or None once the program has dropped the module."""
-        return self.path.next_functions[0][0] if self.path is not None else None
-
-    @property
-    def param(self) -> torch.Tensor:
-        """The parameter, or another tensor in its memory if the program has dropped it and the memory is needed."""
-        param = self._find()
-        if param is None:
-            assert self.memory is not None
-            param = self.memory
-        return param
-
-    @property
-    def title(self) -> str:
-        """Name for messages, with its module if the process has several."""
-        label = getattr(self.rounds, "label", "")
-        return f"{self.name} of {label}" if label else self.name
-
-    @property
-    def dropped(self) -> bool:
-        """True if the program has dropped the parameter."""
-        return self._find() is None
-
-    def let_go(self, reference: weakref.ref[torch.Tensor], memory: torch.Tensor | None) -> None:
-        """Let the program drop the parameter from now on. `memory` is kept as long as an update is pending."""
-        self.memory, self._find = memory, reference
-
-    def let_memory_go(self) -> None:
-        """Free the memory, once no gradient, average or update is to come. Blocks and owner link slots in cycles."""
-        self.blocks, self.owner, self.memory = (), None, None
-        vars(self).pop("view", None)
-
-    def hook(self, name: str) -> Callable[..., None]:
-        """Return a hook that calls the method `name` of `rounds` with the slot and the hook's arguments.
-
-        The garbage collector does not see such hooks, so they must not keep the rounds alive.
-        """
-        reference = weakref.ref(self)
-
-        def hook(*gradients: Any) -> None:
-            slot = reference()
-            if slot is not None:
-                with references.at_work():
-                    getattr(slot.rounds, name)(slot, *gradients)
-
-        # Pickling a parameter then omits the hook without a warning.
-        unserializable_hook(hook)  # type: ignore[no-untyped-call]
-        return hook
-
-    def attend(self) -> tuple[Any, Any]:
-        """Have `rounds` called when a gradient arrives and when it is in `.grad`. Return the handles of the two hooks.
-
-        Both are hooks of the node that adds to `.grad`: they run after all hooks of the tensor, which may change the
-        gradient and which the program may remove. Nothing else keeps the node alive. If Python kept it directly, each
-        forward pass would wait for the GIL while holding a mutex of torch, and a fork would copy the locked mutex.
-        """
-        param: Any = self.param
-        with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
-            self.path = param.view_as(param).grad_fn
-        comes = self.accumulation.register_prehook(self.hook("_gradient_comes"))
-        return comes, self.accumulation.register_hook(self.hook("_gradient_ready"))
-
-    def version_of(self, grad: torch.Tensor) -> int:
-        """Return a number that changes with each write to the gradient."""
-        return grad._version
-
-    def see(self, grad: torch.Tensor | None) -> None:
-        """Remember the gradient in the state in which the program should find it. None does not end its memory."""
-        self._version = None if grad is None else self.version_of(grad)
-        if grad is not None:
-            with references.unhandled():
-                part = references.parts_of(grad)[-1]
-                storage = references.storage_of(part)  # None if it is sparse
-                lies = part.storage_offset(), part.size(), part.stride()
-                self._lies = None if storage is None else (StorageWeakRef(storage), lies)  # type: ignore[no-untyped-call]
-                self._last = weakref.ref(grad)
-
-    @property
-    def seen(self) -> torch.Tensor | None:
-        """The gradient that the program should find; None if it should find none, or has dropped it."""
-        return self._last() if self._version is not None and self._last is not None else None
-
-    def seen_last(self) -> torch.Tensor | None:
-        """Return the gradient that was seen last, or another tensor in its memory if the program kept only that."""
-        grad = self._last() if self._last is not None else None
-        return self.in_its_memory() if grad is None else grad
-
-    def in_its_memory(self) -> torch.Tensor | None:
-        """Return a tensor in the memory of the gradient that was seen last; None if nothing holds this memory."""
-        if self._lies is None:
-            return None
-        memory, lies = self._lies
-        with references.unhandled():
-            storage = torch.UntypedStorage._new_with_weak_ptr(memory.cdata)
-            if storage is None:
-                return None
-            return torch.empty(0, dtype=self.param.dtype, device=storage.device).set_(storage, *lies)
-
-    def move(self) -> None:
-        """Give the gradient other memory than the program may have kept."""
-        if self.param.grad is not None:
-            self.param.grad = self.param.grad.clone()
-        self._lies = self._last = None
-        self.see(self.param.grad)
-
-    def keep_memory(self) -> None:
-        """Reuse the last gradient's memory if the program still holds it, as torch does in a bucket."""
-        last = self.seen_last()
-        grad = self.param.grad
-        if last is None or grad is None or last is grad or grad.requires_grad or last.requires_grad:
-            return
-        with torch.no_grad(), references.unhandled():
-            last.copy_(grad)
-        self.param.grad = last
-
-    def grad_unchanged(self) -> bool:
-        """Return True while the program has neither cleared nor written the staged gradient."""
-        grad = self.param.grad
-        return grad is not None and grad is self.seen and self._version == self.version_of(grad)
-
-    def sent(self) -> torch.Tensor | None:
-        """Return the staged gradient, wherever the program has put it, or another tensor in its memory if the program
-        kept only that. Return None if the memory is gone, or the gradient was written to.
-        """
-        grad = self.seen_last() if self._version is not None else None
-        written = grad is not None and grad is self.seen and self._version != self.version_of(grad)
-        return None if written else grad
-
-    def ends(self) -> Iterator[Event]:
-        """Return the ends of its blocks' last transfers, on an engine that marks them. Call this after arrival."""
-        return (block.end for block in self.blocks)
-
-    def expect(self) -> None:
-        """Expect the average in the present `.grad`, once backward has returned, no matter what the program or a hook
-        did to it.
-        """
-        if not self.grad_unchanged():
-            if self.param.grad is None:  # backward reported the gradient but gave none, which counts as zeros
-                self.param.grad = torch.zeros_like(self.view, dtype=self.param.dtype)
-            self.see(self.param.grad)
-
-    def part(self) -> None:
-        """Give the gradient its own version counter, since views of memory shared with another parameter share one.
-
-        Then a write to the other gradient does not count as a write to this one.
-        """
-        grad = self.param.grad
-        if grad is not None and self.life.due and self.grad_unchanged():
-            sharing = [slot for slot in self.watched.slots if slot.sent() is grad]
-            self.param.grad = grad.data
-            for slot in sharing:
-                slot.see(self.param.grad)
-
-    def average(self) -> torch.Tensor:
-        """Return the average in the parameter's own type and its gradient's layout: `view` itself, or a copy if another
-        type travels, or if the program has laid out the parameter anew. Applies the program's change to the gradient,
-        to `view` only once a round.
-        """
-        average = self._laid_out(self.view.to(self.param.dtype))
-        if self.change is not None:
-            with torch.no_grad():
-                self.change(average)
-            if average is self.view:
-                self.change = None
-        return average
-
-    def _laid_out(self, average: torch.Tensor) -> torch.Tensor:
-        """Return the average in the layout of the gradient that was seen last. Bits of an update depend on it, and some
-        optimizers go through memory without regard to it.
-        """
-        strides = average.stride() if self._lies is None else self._lies[1][2]
-        if average.stride() == strides:
-            return average
-        rows = zip(average.size(), average.stride(), strides, strict=True)
-        if all(size == 1 or own == other for size, own, other in rows):
-            return average
-        return torch.empty_strided(average.size(), strides, dtype=average.dtype, device=average.device).copy_(average)
-
-    def put_in_grad(self, memory: torch.Tensor | None = None, used: bool = True) -> None:
-        """Put the arrived average into the parameter's `.grad`: in `memory`, or in a new tensor if it is None. If no
-        rank has `used` the parameter, a `.grad` that is None stays so.
-
-        Call this in torch.no_grad(), where nothing watches the program. For a staged gradient use `bring_home`.
-        """
-        self.streams.before_average(self.ends())
-        average = self.average()
-        absent = self.param.grad is None
-        if memory is not None:
-            self.param.grad = memory
-        if self.param.grad is None:
-            self.param.grad = average.clone() if average is self.view else average
-        else:
-            self.param.grad.copy_(average)
-        self.see(self.param.grad)
-        if absent and not used:
-            self.param.grad = None
-        self.updated = self.streams.mark()
-
-    def bring_home(self, average: torch.Tensor | None = None) -> None:
-        """Copy the average, or `average` as left by a step, to the staged gradient. Call this in torch.no_grad()."""
-        grad = self.sent()
-        if grad is not None:
-            if grad.requires_grad:  # The graph of the average is this worker's share of it.
-                with torch.enable_grad():
-                    grad.mul_(1.0 / self.rounds.ranks)
-            grad.copy_(self.average() if average is None else average)
-            self.see(grad)
-
-    def comes(self) -> None:
-        """Note that the next gradient arrives: if no use was noticed before the pending update, it is late now."""
-        if self.life.pending and self.sight is Sight.UNSEEN:
-            self.sight = Sight.LATE
-
-    def grad_as_seen(self) -> bool:
-        """Return True while `.grad` is as the last step left it, which may be None."""
-        return self.grad_unchanged() or (self.param.grad is None and self._version is None)
-
-
+@dataclass(eq=False)
 class ArenaBlock:
     """Range of one buffer that travels as one tensor.
 
@@ -323,14 +54,13 @@ class ArenaBlock:
     to be back. `end`: on an engine that uses a device's streams, the end of its last transfer.
     """
 
-    def __init__(self, data: torch.Tensor, slots: tuple[Slot, ...]) -> None:
-        self.id = 0
-        self.data = data
-        self.slots = slots
-        self.flight: Any = None
-        self.missing = 0
-        self.copies: list[Event] = []
-        self.end: Event = None
+    data: torch.Tensor
+    slots: tuple[Slot, ...]
+    id: int = 0
+    flight: Any = None
+    missing: int = 0
+    copies: list[Event] = field(default_factory=list)
+    end: Event = None
 
     def open(self) -> None:
         """Begin the next round, with no gradient ready."""

@@ -25,9 +25,9 @@ from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import clipping, life, references
 from prophet_scheduler.frontends.torch import guards as torch_guards
-from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.life import AWAITED, FORGET, LAND, SETTLE, Sight, move
 from prophet_scheduler.frontends.torch.probation import Probation
+from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.frontends.torch.updates import Abandoned, AverageSource, LongWait
 
 ANY = 0
@@ -58,7 +58,8 @@ class AwaitedRounds(AverageSource):
 
     def __init__(self, named: Iterable[tuple[str, torch.Tensor]], number: int) -> None:
         self.number = number
-        self._slots = [self.slot_type(self, name, param, place) for place, (name, param) in enumerate(named)]
+        self.slots = [self.slot_type(self, name, param, place) for place, (name, param) in enumerate(named)]
+        """In forward order."""
         self._lock = free_in_forks(threading.RLock())
         self._fresh: int | None = None
         """Thread whose backward pass sends gradients and has not returned, or ANY; None if there is none."""
@@ -83,25 +84,20 @@ class AwaitedRounds(AverageSource):
     def watch(self) -> None:
         """Receive the gradients that backward makes from now on. Call this once everything is set up for them."""
         self._attend()
-        self.hooks = [slot.attend() for slot in self._slots]
-        self._held = torch._C.ScriptList([slot.param for slot in self._slots])
+        self.hooks = [slot.attend() for slot in self.slots]
+        self._held = torch._C.ScriptList([slot.param for slot in self.slots])
 
     def _attend(self) -> None:
         """Detect the end of each backward pass and every use of parameters and gradients from now on."""
         watch_backward()
-        clipping.install(living)
-        torch_guards.watch(self, self._slots)
+        clipping.install()
+        torch_guards.watch(self, self.slots)
 
     def retire(self) -> None:
         """Receive no more gradients, and let operations in flight end. Wait for nothing."""
         for _, ready in self.hooks:
             ready.remove()
         self._held = None
-
-    @property
-    def slots(self) -> Sequence[Slot]:
-        """Slots of the gradients, in forward order."""
-        return self._slots
 
     @property
     def barrier(self) -> bool:
@@ -176,8 +172,8 @@ class AwaitedRounds(AverageSource):
         with references.at_work():
             self._fresh = None
             self._gathered()
-            awaited = [slot for slot in self._slots if slot.life.awaited]
-            if not any(slot.life.staged for slot in self._slots):  # A round has ended.
+            awaited = [slot for slot in self.slots if slot.life.awaited]
+            if not any(slot.life.staged for slot in self.slots):  # A round has ended.
                 for slot in awaited:
                     slot.expect()
             shared, lent = torch_guards.keep_gradients(self, awaited)
@@ -203,12 +199,12 @@ class AwaitedRounds(AverageSource):
     def validate(self) -> None:
         """Check, outside of a backward pass, that accesses to awaited averages will be detected."""
         with self._lock, references.at_work():
-            for slot in self._slots:
+            for slot in self.slots:
                 assert not slot.life.due or torch_guards.is_noticed(slot), (slot.name, slot.life)
 
     def in_torch_order(self, slots: set[Slot]) -> list[Slot]:
         """Return the slots in the order in which the engine without Prophet would copy averages to `.grad`."""
-        return [slot for slot in self._slots if slot in slots]
+        return [slot for slot in self.slots if slot in slots]
 
     def _gathered(self) -> None:
         """Note that the backward pass has made gradients of this module."""
@@ -281,7 +277,7 @@ class AwaitedRounds(AverageSource):
     def let_go(self) -> None:
         """Stop watching once no `.grad` awaits an average."""
         # Reversed, since a program that accesses all gradients begins with the first.
-        if not any(slot.life.awaited for slot in reversed(self._slots)):
+        if not any(slot.life.awaited for slot in reversed(self.slots)):
             torch_guards.release(self)
             self.end()
 
@@ -299,7 +295,7 @@ class AwaitedRounds(AverageSource):
         has. These remain awaited, since nobody has asked for them yet.
         """
         landed: list[Slot] = []
-        for slot in reversed(self._slots):  # mostly the order of generation
+        for slot in reversed(self.slots):  # mostly the order of generation
             if slot.life is not AWAITED or len(slot.watched.slots) > 1:
                 continue
             if not self.landed(slot):
@@ -311,16 +307,16 @@ class AwaitedRounds(AverageSource):
     def flush(self, patience_s: float | None = None) -> bool:
         """Settle every awaited average, and make every pending update of these parameters."""
         whole = True
-        for owner in {slot.owner for slot in self._slots if slot.life.pending}:
+        for owner in {slot.owner for slot in self.slots if slot.life.pending}:
             whole = owner.flush(patience_s) and whole
-        self.settle(self._slots)
+        self.settle(self.slots)
         return whole
 
     def move_gradients(self) -> None:
         """Give every gradient other memory than the program may have kept."""
         self.flush()
         with references.at_work(), torch.no_grad():
-            for slot in self._slots:
+            for slot in self.slots:
                 slot.move()
 
     def abandon(self) -> bool:
@@ -335,20 +331,20 @@ class AwaitedRounds(AverageSource):
         return told
 
     def _give_up(self) -> None:
-        pending = [slot for slot in self._slots if slot.life.pending]
-        if not pending and not any(slot.life.awaited for slot in self._slots):
+        pending = [slot for slot in self.slots if slot.life.pending]
+        if not pending and not any(slot.life.awaited for slot in self.slots):
             return
         model = f"the model is at step {self.iteration - 1}"
-        if 0 < len(pending) < len(self._slots):
-            model += f", but {len(self._slots) - len(pending)} of its {len(self._slots)} parameters at the next one"
+        if 0 < len(pending) < len(self.slots):
+            model += f", but {len(self.slots) - len(pending)} of its {len(self.slots)} parameters at the next one"
         where = f"iteration {self.iteration} of {self.label or 'a module'}"
-        to_come = (slot for slot in self._slots if slot.life.to_come and not self.arrived(slot))
+        to_come = (slot for slot in self.slots if slot.life.to_come and not self.arrived(slot))
         if first := next(to_come, None):
             where += f", waiting for the gradient of {first.name}"
         logger.warning("%s, in %s: %s", self._loss(), where, model)
         for owner in {slot.owner for slot in pending}:
             owner.forget([slot for slot in pending if slot.owner is owner])
-        self.forget(self._slots)
+        self.forget(self.slots)
 
     def forget(self, slots: Iterable[Slot]) -> None:
         """Expect no more averages for these gradients: they are unreachable, or a peer is gone."""
@@ -360,17 +356,17 @@ class AwaitedRounds(AverageSource):
         before, but this object no longer keeps them alive.
         """
         self.retire()
-        torch_guards.may_go(self._slots)
+        torch_guards.may_go(self.slots)
         self._is_dropped = True
         self.end()
 
     def end(self) -> None:
         """Free memory now if the module is dropped and nothing is to come: garbage collection is infrequent."""
-        if self._is_dropped and not any(slot.life.to_come for slot in self._slots):
-            torch_guards.unwatch(self, self._slots)
-            for slot in self._slots:
+        if self._is_dropped and not any(slot.life.to_come for slot in self.slots):
+            torch_guards.unwatch(self, self.slots)
+            for slot in self.slots:
                 slot.let_memory_go()
-            self._slots = []
+            self.slots = []
 
     def keep_barrier(self) -> None:
         """From now on, finish every update within its step() and every average within its backward pass."""
@@ -380,8 +376,8 @@ class AwaitedRounds(AverageSource):
     def wait_in_step(self) -> None:
         """From now on, finish every update within its step()."""
         self._probation.for_good()
-        torch_guards.learned(self)
-        for owner in {slot.owner for slot in self._slots if slot.life.pending}:
+        torch_guards.note_uses(self, False)
+        for owner in {slot.owner for slot in self.slots if slot.life.pending}:
             owner.flush()
 
     def before_compilation(self) -> None:
@@ -389,15 +385,15 @@ class AwaitedRounds(AverageSource):
 
     def stepped(self) -> None:
         """Note that an optimizer of these parameters has stepped with some late updates."""
-        for slot in self._slots:
+        for slot in self.slots:
             slot.sight = Sight.UNSEEN
-        self._outlasted |= self.learning or any(slot.life.pending for slot in self._slots)
+        self._outlasted |= self.learning or any(slot.life.pending for slot in self.slots)
         self._probation.stepped()
         torch_guards.note_uses(self, self._probation.watches)
 
     def _iterated(self) -> bool:
         """Note that the next iteration has begun. Return True if nothing of the last one was still to come."""
-        waited = not self._outlasted and not any(slot.life.awaited for slot in self._slots)
+        waited = not self._outlasted and not any(slot.life.awaited for slot in self.slots)
         self._outlasted = False
         if waited:
             self._probation.in_vain()

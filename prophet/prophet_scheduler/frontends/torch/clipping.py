@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import torch
 from torch.nn.utils import clip_grad
@@ -20,8 +19,8 @@ from torch.nn.utils import clip_grad
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
-from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.life import Life
+from prophet_scheduler.frontends.torch.slot import Slot
 
 NORM = 2.0
 """Usual order of norms."""
@@ -32,15 +31,10 @@ _BY_VALUE = "clip_grad_value_"
 ROUNDING = 1e-4
 """Greatest difference of two norms, as a share of one, that may be due to rounding."""
 
-_living: Callable[[], Iterable[Any]] = tuple
-"""Function that returns the rounds of all living modules."""
-
 
 @functools.cache
-def install(living: Callable[[], Iterable[Any]]) -> None:
-    """Clip awaited gradients in this way from now on. `living` returns the rounds of all living modules."""
-    global _living
-    _living = living
+def install() -> None:
+    """Clip awaited gradients in this way from now on."""
     if not (hasattr(clip_grad, _TOTAL) and hasattr(clip_grad, _CLIP)):
         return
     setattr(clip_grad, _TOTAL, _before_total(getattr(clip_grad, _TOTAL)))
@@ -131,7 +125,8 @@ def _read_in_part(gradients: Sequence[torch.Tensor]) -> list[Slot]:
     """Return the slots if some averages may have been read already, and are of a module whose norms differ from torch's
     by rounding; otherwise an empty list. A program may read gradients on one rank only, but all ranks must clip alike.
     """
-    slots = {id(slot.param.grad): slot for rounds in _living() if rounds.norms_are_rounded for slot in rounds.slots}
+    rounded = [owner for owner in torch_guards.owners() if getattr(owner, "norms_are_rounded", False)]
+    slots = {id(slot.param.grad): slot for rounds in rounded for slot in rounds.slots}
     known = [slot for gradient in gradients if (slot := slots.get(id(gradient))) is not None and _holds(slot, gradient)]
     alike = all(slot.rounds is known[0].rounds for slot in known)
     return known if len(known) == len(gradients) == len(set(known)) and alike else []

@@ -22,7 +22,7 @@ from torch import nn
 from prophet_scheduler.frontends.notices import warn_once
 
 if TYPE_CHECKING:
-    from prophet_scheduler.frontends.torch.arena import Slot
+    from prophet_scheduler.frontends.torch.slot import Slot
 
 
 class _Here(threading.local):

@@ -41,10 +41,10 @@ from prophet_scheduler.frontends import threads
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import aliases as torch_aliases
-from prophet_scheduler.frontends.torch import compiled, program_state, references, unseen
-from prophet_scheduler.frontends.torch.arena import Slot
-from prophet_scheduler.frontends.torch.between import call_before, patch_parameters, patch_zero_grad
+from prophet_scheduler.frontends.torch import compiled, program_state, references
+from prophet_scheduler.frontends.torch.between import call_before, patch_parameters, patch_zero_grad, watch_unseen
 from prophet_scheduler.frontends.torch.life import FORGET, UPDATE, Life, Sight, move
+from prophet_scheduler.frontends.torch.slot import Slot
 
 if TYPE_CHECKING:
     from prophet_scheduler.frontends.torch.awaited import AwaitedRounds
@@ -85,7 +85,8 @@ def watch(owner: Any, slots: list[Slot]) -> None:
     """Bring these parameters up to date from now on, through `finish(slots)` of their slots' owners and `flush()`.
     `owner` is an AwaitedRounds, or has its methods `flush`, `keep_barrier` and `before_compilation`.
 
-    Until `learned(owner)`, every use is noted in `Slot.sight`, not only the use of a parameter with a pending update.
+    Until `note_uses(owner, False)`, every use is noted in `Slot.sight`, not only that of a parameter with a pending
+    update.
     """
     install()
     _owners.add(owner)
@@ -103,7 +104,7 @@ def watch(owner: Any, slots: list[Slot]) -> None:
 
 def unwatch(owner: Any, slots: Iterable[Slot]) -> None:
     """Stop watching `slots`, which are all of `owner`'s; nothing of it may be pending or awaited."""
-    learned(owner)
+    note_uses(owner, False)
     for slot in slots:
         if slot in slot.watched.slots:
             slot.watched.slots.remove(slot)
@@ -115,7 +116,6 @@ def may_go(slots: Iterable[Slot]) -> None:
     """
     with references.at_work(), references.unhandled(), program_state.outermost():
         for slot in slots:
-            slot.path = None
             param = slot.param
             memory = param.detach() if slot.life.to_come else None
             slot.let_go(weakref.ref(param, functools.partial(_dropped, id(param))), memory)
@@ -156,11 +156,6 @@ def slots_of(param: torch.Tensor) -> list[Slot]:
     """Return the parameter's slots, one for each owner that averages its gradient."""
     watched = _watched.get(id(param))
     return watched.slots if watched is not None else []
-
-
-def learned(owner: Any) -> None:
-    """Note that it is now known how the program reaches the parameters of `owner`."""
-    note_uses(owner, False)
 
 
 def note_uses(owner: Any, wanted: bool) -> None:
@@ -557,7 +552,7 @@ def install() -> None:
     call_before(DeviceContext, "__exit__", lambda *_: references.above_default_device())
     patch_parameters(_touch)
     patch_zero_grad()
-    unseen.watch(_flush_all, _before_sending)
+    watch_unseen(_flush_all, _before_sending)
     torch_aliases.install()
     begins = functools.partial(references.watch_here, _pending, _watched, _learning, use, stays=True)
     wakes = functools.partial(watch_thread, woken=True)

@@ -25,7 +25,7 @@ from prophet_scheduler.core.settings import VALIDATE
 from prophet_scheduler.forks import free_in_forks
 
 if TYPE_CHECKING:
-    from prophet_scheduler.frontends.torch.arena import Slot
+    from prophet_scheduler.frontends.torch.slot import Slot
 
 
 validating = VALIDATE in os.environ

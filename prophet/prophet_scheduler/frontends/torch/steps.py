@@ -24,10 +24,10 @@ from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
-from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.awaited import WAIT_LIMIT_S, AwaitedRounds
 from prophet_scheduler.frontends.torch.life import FORGET, PROMISED, move
 from prophet_scheduler.frontends.torch.optimizer import begin, has_begun, step_owner, updates_of, why_not_late
+from prophet_scheduler.frontends.torch.slot import Assignment, Slot
 from prophet_scheduler.frontends.torch.updates import AverageSource, Updates, own_hooks
 
 _installed = False
@@ -76,14 +76,14 @@ class ModuleUpdates(Updates):
                 loss = closure()
         self.flush()
         self._settle_others()
-        with self._lock:  # Other threads that use parameters may still be at the end of the last update.
+        with self.updating:  # Other threads that use parameters may still be at the end of the last update.
             late: list[Slot] = []
             local: dict[int, list[torch.Tensor]] = {}
             with references.at_work(), references.unhandled():
                 for number, position, param in self._freeze_groups():
                     slot = self._awaited(param)
                     if slot is not None and slot.life.due and slot.grad_unchanged():
-                        slot.group, slot.position, slot.owner = number, position, self
+                        slot.assigned = Assignment(self, position=position, group=number)
                         late.append(slot)
                         continue
                     if param.grad is not None:
@@ -93,7 +93,7 @@ class ModuleUpdates(Updates):
                         move((slot,), FORGET)
                 self._order = sorted(late, key=lambda slot: (slot.rounds.number, slot.place))
                 for turn, slot in enumerate(self._order):
-                    slot.turn = turn
+                    slot.assigned.turn = turn
                 rounds = dict.fromkeys(slot.rounds for slot in self._order)
                 if rounds:
                     self._wire = _Wire(list(rounds))

@@ -33,9 +33,9 @@ from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import aliases as torch_aliases
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import life, program_state, references
-from prophet_scheduler.frontends.torch.arena import Slot
 from prophet_scheduler.frontends.torch.life import DEFER, UPDATE, Sight, move
 from prophet_scheduler.frontends.torch.recording import shown
+from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.frontends.torch.streams import Event, Streams
 from prophet_scheduler.watch import training
 
@@ -139,7 +139,7 @@ class Updates:
         self._user_class = user_class
         step: Any = user_class.step
         self._step_without_hooks = step.__wrapped__ if getattr(step, "hooked", False) else step
-        self._lock = self.updating = free_in_forks(threading.RLock())
+        self.updating = free_in_forks(threading.RLock())
         """Held while a step leaves updates pending, and while waiting for and making updates."""
         self._order: list[Slot] = []
         self._last = _Step()
@@ -173,10 +173,10 @@ class Updates:
 
         Parameters that follow in forward order, up to one without its average, are updated in the same call.
         """
-        with self._lock:
+        with self.updating:
             with references.at_work(), contextlib.suppress(Abandoned):
                 # Each only once, in forward order: a module may list a parameter twice, or in another order.
-                due = sorted({slot for slot in slots if slot.life.pending}, key=lambda slot: slot.turn)
+                due = sorted({slot for slot in slots if slot.life.pending}, key=lambda slot: slot.assigned.turn)
                 if due:
                     if not self._wait_for(due, patience_s):
                         return False
@@ -193,7 +193,8 @@ class Updates:
         pending = [slot for slot in self._order if slot.life.pending]
         assert len(pending) == self._pending, (len(pending), self._pending)
         for slot in pending:
-            assert slot.owner is self and self._order[slot.turn] is slot and torch_guards.is_noticed(slot), slot.name
+            assert slot.owner is self and self._order[slot.assigned.turn] is slot, slot.name
+            assert torch_guards.is_noticed(slot), slot.name
 
     def forget(self, slots: Iterable[Slot]) -> None:
         """Drop these updates: their parameters can no longer be accessed, or no average will arrive."""
@@ -242,7 +243,7 @@ class Updates:
 
         `local`: parameters by group, to be updated at once with their present `.grad`.
         """
-        with self._lock, references.at_work():
+        with self.updating, references.at_work():
             # An optimizer that refuses sharded parameters must raise its error in its first step().
             first = not self._stepped_in and any(slot.partial for slot in slots)
             self._stepped_in = program_state.of_now()
@@ -256,7 +257,7 @@ class Updates:
             self._look_at_state(slots, local)
             states = self._state_by_slot
             # Autograd graphs from before this step become invalid now, as after a whole step.
-            _increment_versions([slot.param for slot in slots if slot.group is not None])
+            _increment_versions([slot.param for slot in slots if slot.assigned.group is not None])
             exposed = torch_guards.keep(self, slots)
             # The program may use a parameter's states unseen if it holds their dictionary, like the one of all states.
             exposed |= {slot for slot in slots if slot in states and torch_aliases.holders(states, slot) > 1}
@@ -354,7 +355,7 @@ class Updates:
     def _back_after(self, last: Slot) -> list[Slot]:
         """Return the parameters after `last` in forward order that can be updated, up to the first that cannot."""
         back = []
-        for slot in self._order[last.turn + 1 :]:
+        for slot in self._order[last.assigned.turn + 1 :]:
             if not (slot.life.pending and self._wire.landed(slot)):
                 break
             back.append(slot)
@@ -408,11 +409,13 @@ class Updates:
 
     def _update_here(self, slots: Sequence[Slot]) -> None:
         # In the optimizer's own order.
-        due = sorted((slot for slot in slots if slot.group is not None), key=lambda slot: slot.position)
+        due = sorted(
+            (slot for slot in slots if slot.assigned.group is not None), key=lambda slot: slot.assigned.position
+        )
         work: dict[int, list[torch.Tensor]] = {}
         for slot in due:
-            assert slot.group is not None
-            work.setdefault(slot.group, []).append(slot.param)
+            assert slot.assigned.group is not None
+            work.setdefault(slot.assigned.group, []).append(slot.param)
         state = defaultdict(dict, {slot.param: _copy_of(self._entries[slot]) for slot in due})
         before = [(slot, slot.param.grad) for slot in due]
         try:
@@ -467,7 +470,7 @@ class Updates:
         """Remember each parameter's state, since a program may replace it. Create missing ones like a whole step."""
         state: Any = vars(self._optimizer)["state"]
         with references.unhandled():  # A tensor's hash is a function of torch.
-            late = [slot.param for slot in slots if slot.group is not None]
+            late = [slot.param for slot in slots if slot.assigned.group is not None]
             self._new = not all(param in state for param in late)
             if self._new:
                 stepped = {id(param) for param in chain(late, *local.values())}

@@ -10,14 +10,14 @@ from dataclasses import replace
 
 from prophet_scheduler.core.arena import profile_under
 from prophet_scheduler.core.choice import Choice, Measured, Question
-from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut, sizes_in_turn
+from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.core.policy import Policy
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.policies.algorithms.chooser import SIZES as SERVED_SIZES
 from prophet_scheduler.policies.algorithms.chooser import ranked
-from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE, iteration_s, make_sequence
+from prophet_scheduler.policies.algorithms.sequence import iteration_s, make_sequence
 
 SIZES = (*SERVED_SIZES, 8 << 20, 16 << 20, 32 << 20, 64 << 20, 128 << 20)
 """Block sizes of uniform cuts. With many ranks or a fast network the fixed cost of a collective asks for large ones."""
@@ -36,25 +36,8 @@ UNEXPLAINED = 0.05
 slow down computing, and nothing on the wire shows it."""
 MOST_MESSAGE_S = 5e-3
 """Maximum cost of a message that is inferred in this way."""
-LEARNING_BLOCKS = 64
-"""Number of the smallest first blocks that would fill the arena: a recut is cheap here, so they need not be small."""
-LARGEST_LEARNING = 8
-"""Largest of the first blocks over the smallest, to separate the cost of a message from that of its bytes."""
-LEAST_LEARNING_BLOCKS = 2 * MOST_AT_ONCE
-LEARNING_DELAY_S = 0.2
-"""Maximum total delay of the first blocks, with MOST_AT_ONCE of them in flight together."""
 EVENTS_A_BLOCK = 10
 """Cost of playing one block to the queue, in simulated events, the unit of a search."""
-
-
-def learning_sizes(total_bytes: int, delay_s: float = 0.0) -> tuple[int, ...]:
-    """Return the sizes of a job's first blocks, which alternate along the arena (learning_cut).
-
-    `delay_s`: the delay of each block, during which others may be in flight.
-    """
-    most = MOST_AT_ONCE * LEARNING_DELAY_S / max(delay_s, 1e-6)
-    blocks = int(max(LEAST_LEARNING_BLOCKS, min(most, LEARNING_BLOCKS)))
-    return sizes_in_turn(total_bytes, blocks, LARGEST_LEARNING, SIZES[-1] // LARGEST_LEARNING)
 
 
 class CollectivePolicy:

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from prophet_scheduler.core._native import ClusterSpec, Exchange, OperationSpec, Simulation, TensorSpec
+from prophet_scheduler.core.cut import sizes_in_turn
 from prophet_scheduler.core.events import EventKind
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan
@@ -88,9 +89,28 @@ LEAST_AT_ONCE = 3
 """Minimum concurrent operations in Prophet's group: one on the wire, one queued behind it, and one finishing."""
 MOST_AT_ONCE = 8
 """Maximum concurrent operations that are worthwhile."""
+LEARNING_BLOCKS = 64
+"""Number of the smallest first blocks that would fill the arena: a recut is cheap here, so they need not be small."""
+LARGEST_LEARNING = 8
+"""Largest of the first blocks over the smallest, to separate the cost of a message from that of its bytes."""
+LEAST_LEARNING_BLOCKS = 2 * MOST_AT_ONCE
+LEARNING_DELAY_S = 0.2
+"""Maximum total delay of the first blocks, with MOST_AT_ONCE of them in flight together."""
+MOST_LEARNING_BYTES = 16 << 20
+"""Maximum size of the smallest first blocks."""
 SPARE = 4 / 3
 """Margin for hiding the delay. Operations in flight together may wait together, and with just enough of them the wire
 is idle now and then."""
+
+
+def learning_sizes(total_bytes: int, delay_s: float = 0.0) -> tuple[int, ...]:
+    """Return the sizes of a job's first blocks, which alternate along the arena (learning_cut).
+
+    `delay_s`: the delay of each block, during which others may be in flight.
+    """
+    most = MOST_AT_ONCE * LEARNING_DELAY_S / max(delay_s, 1e-6)
+    blocks = int(max(LEAST_LEARNING_BLOCKS, min(most, LEARNING_BLOCKS)))
+    return sizes_in_turn(total_bytes, blocks, LARGEST_LEARNING, MOST_LEARNING_BYTES)
 
 
 def operations_at_once(network: Network, size_bytes: float, most: int) -> int:

@@ -257,7 +257,7 @@ def test_a_resume_is_nothing_to_modules_of_another_engine(network: Any) -> None:
     network.suspend()
     network.resume()
     assert other in torch_guards.owners()
-    torch_guards.learned(other)
+    torch_guards.note_uses(other, False)
 
 
 def test_after_a_suspend_rounds_begin_anew(network: Any) -> None:
