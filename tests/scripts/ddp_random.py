@@ -137,8 +137,8 @@ class Program:
         elif how == 1:
             kind = self.random.choice((1.0, 2.0, float("inf")))
             self.seen.append(nn.utils.clip_grad_norm_(self.some(), 0.2, norm_type=kind).item())
-        else:
-            nn.utils.clip_grad_value_(self.some(), 0.02)
+        elif some := [param for param in self.some() if param.grad is not None]:
+            nn.utils.clip_grad_value_(some, 0.02)
 
     def keeps_gradients(self):
         grad = self.one().grad

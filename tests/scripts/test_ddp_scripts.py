@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -74,6 +75,7 @@ class Jobs:
             for mode in MODES:
                 script, place = FOLDER / f"{name}.py", self.place(mode, name, ranks)
                 settings = {"FIND_UNUSED": "1"} if name in UNUSED else {}
+                settings |= {"PROGRAMS": os.environ["PROGRAMS"]} if "PROGRAMS" in os.environ else {}
                 self._runs[mode, name, ranks] = self._pool.submit(
                     servers[mode].run, script, place, LIMIT_S, ranks, settings
                 )

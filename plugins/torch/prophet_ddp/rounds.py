@@ -347,8 +347,9 @@ class ModuleRounds(AwaitedRounds):
             self._begin()
         while not self.arrived(slot):  # Nobody has waited for the last average.
             self._wait_activity()
-        if self.layout.first_came is not None:
-            self.layout.first_came.append(slot)
+        layout = self.layout
+        if layout.first_came is not None:
+            layout.first_came.append(slot)
         self._keep_place(slot)
         leaves = self.uses.leaves(slot)
         if leaves and not self.uses.told and slot.param.grad is None:
