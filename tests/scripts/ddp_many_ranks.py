@@ -51,7 +51,7 @@ def words():
 def clipped(ddp, optimizer):
     """By norms, which are looked at."""
     params, seen = list(ddp.parameters()), []
-    for iteration in range(40):
+    for iteration in range(80):
         optimizer.zero_grad(set_to_none=iteration % 3 > 0)
         loss_of(ddp, torch.randint(500, (16,)), batch()[1]).backward()
         case = iteration % 8
