@@ -156,7 +156,7 @@ class Parts(nn.Module):
 def parts(model, optimizer):
     """An evaluation of the encoder alone before an update, and one layer unsharded by hand."""
     losses, seen = [], []
-    for iteration in range(9):
+    for iteration in range(18):
         loss = loss_of(model, iteration % 4)
         loss.backward()
         if iteration % 2:

@@ -17,7 +17,7 @@ OPENS = 2
 """Number of rounds in which a job's first blocks use a key for the first time."""
 
 
-class Iterations:
+class OptimizerIterations:
     """Iterations of optimizer `number`, noted on the board. `half`: its gradients travel in half precision."""
 
     def __init__(self, board: CutBoard, number: int, half: bool = False) -> None:

@@ -67,7 +67,7 @@ Outcome: TypeAlias = msg.Grant | msg.Denied | msg.Parting | None
 
 
 @dataclass
-class Question:
+class OpenQuestion:
     """Question that waits for its answer, and when the coordinator was last heard."""
 
     request: msg.Request
@@ -119,7 +119,7 @@ class CoordinatorClient:
         self._warned = False
         # A worker makes less than one update per millisecond, so a restart does not use a number again.
         self._numbers = itertools.count(time.time_ns() // 1_000_000)
-        self._question: Question | None = None
+        self._question: OpenQuestion | None = None
         self._unheard: dict[int, msg.Done] = {}
         self._ended = free_in_forks(threading.Event())
         self._thread = threading.Thread(target=self._run, args=(place,), name="prophet-coordinator", daemon=True)
@@ -198,7 +198,7 @@ class CoordinatorClient:
 
     def _answer_to(self, request: msg.Request, until_s: float) -> Outcome:
         """Repeat a question until it is answered, the time is over, or the coordinator is away."""
-        self._question = question = Question(request, time.monotonic())
+        self._question = question = OpenQuestion(request, time.monotonic())
         bound_s = self._settings.bound_s
 
         def over() -> bool:

@@ -24,7 +24,7 @@ issuers: list[Issuer] = []
 """Issuers of all modules, including modules that are gone while their last averages are in flight."""
 
 
-class Patience:
+class PatienceAtEnd:
     """Patience at the end with ranks that may want this one's data. If the program ends with an exception, they may be
     unable to take the data, so all waits in which nothing moves are FAILED_PATIENCE_S together; else there is no limit.
     """
@@ -58,7 +58,7 @@ def process_ends() -> None:
     An average that the program never waited for may fail here. torch would have raised the error in backward, so the
     exit status reports it.
     """
-    patience = Patience()
+    patience = PatienceAtEnd()
     for issuer in issuers:
         try:
             patience.waits(issuer.quiet)
@@ -76,7 +76,7 @@ def finish(modules: Iterable[ModuleRounds]) -> None:
 
     Raises what torch would have raised in backward, unless the program already ends with another exception.
     """
-    patience = Patience()
+    patience = PatienceAtEnd()
     try:
         for issuer in issuers:
             if not patience.waits(issuer.quiet):

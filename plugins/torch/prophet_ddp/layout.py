@@ -74,7 +74,7 @@ class RoundTerms:
     may_leave: bool = False
 
 
-class Layout:
+class ModuleLayout:
     """Layout of a module, which tells `record` of its decisions. There is no memory before the first round."""
 
     def __init__(

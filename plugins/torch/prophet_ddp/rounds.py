@@ -26,7 +26,7 @@ from prophet_ddp.arena import SparseGradients
 from prophet_ddp.control import Decision
 from prophet_ddp.dividing import MOST_EXACT
 from prophet_ddp.issuer import JointOperation
-from prophet_ddp.layout import Channel, Layout, RoundTerms
+from prophet_ddp.layout import Channel, ModuleLayout, RoundTerms
 from prophet_ddp.progress import ModulePace, Uses, is_cut_off
 from prophet_ddp.records import ModuleRecord
 from prophet_scheduler.core.cut import Cut
@@ -79,7 +79,7 @@ class ModuleRounds(AwaitedRounds):
         self.channel = channel
         self.terms = terms
         self.record = ModuleRecord()
-        self.layout = Layout(channel, terms, hardware, self.record)
+        self.layout = ModuleLayout(channel, terms, hardware, self.record)
         self.trace: ForwardTrace | None = None
         """Trace of forward passes, while it is recorded; else None."""
         self.module: Callable[[], nn.Module | None] = lambda: None
@@ -156,7 +156,7 @@ class ModuleRounds(AwaitedRounds):
         self.layout.first_came = None
 
     def average_by(self, hook: CommHook, buckets: Buckets | None = None) -> str:
-        """Call `Layout.average_by`. Torch's reducer has no turns where buckets are averaged."""
+        """Call `ModuleLayout.average_by`. Torch's reducer has no turns where buckets are averaged."""
         why = self.layout.average_by(hook, buckets, self._wait)
         if self.layout.buckets is not None:
             self.turns = None

@@ -36,7 +36,7 @@ from prophet_scheduler.policies.algorithms.sequence import (
 from prophet_scheduler.policies.algorithms.stock import stock_iteration_s
 
 if TYPE_CHECKING:
-    from prophet_ddp.layout import Layout
+    from prophet_ddp.layout import ModuleLayout
     from prophet_scheduler.learn.serial import SerialMonitor
     from prophet_scheduler.policies.algorithms.collective import CollectivePolicy
     from prophet_scheduler.session.messages import Basis
@@ -71,11 +71,11 @@ class Sequencer:
             return later and at_rest
         return later or self._pace_s(cut) is not None
 
-    def first(self, layout: Layout, cut: Cut, basis: Basis) -> Decision:
+    def first(self, layout: ModuleLayout, cut: Cut, basis: Basis) -> Decision:
         """Return the decision for blocks of which none has been sent."""
         return self._sequence(layout, cut, basis).decision(basis.network)
 
-    def decide(self, layout: Layout, cut: Cut, divides: bool, basis: Basis) -> Decision:
+    def decide(self, layout: ModuleLayout, cut: Cut, divides: bool, basis: Basis) -> Decision:
         """Return the decision for blocks of this cut, on a network as fast as they were lately; in two phases if it
         `divides`.
         """
@@ -83,7 +83,7 @@ class Sequencer:
             return self._divided(layout, cut, basis)
         return self._sequence(layout, cut, self._as_paced(cut, basis)).decision(basis.network)
 
-    def better(self, layout: Layout, held: Decision, basis: Basis) -> Decision | None:
+    def better(self, layout: ModuleLayout, held: Decision, basis: Basis) -> Decision | None:
         """Return another sequence of the same blocks if it is better now, or if the delay has changed; else None."""
         self._looked_at = held.cut
         if held.gathers:
@@ -97,7 +97,7 @@ class Sequencer:
         wanted = present.decision(basis.network)
         return wanted if abs(wanted.at_once - held.at_once) > 1 else None
 
-    def _divided(self, layout: Layout, cut: Cut, basis: Basis) -> Decision:
+    def _divided(self, layout: ModuleLayout, cut: Cut, basis: Basis) -> Decision:
         division = layout.division(cut)
         sequence = self._blocks(layout, division.cut, basis.profile)
         rows = zip(sequence.profile.gradient_ids, sequence.profile.gradients, strict=True)
@@ -124,12 +124,12 @@ class Sequencer:
             return basis
         return replace(basis, network=replace(network, bandwidth=size_bytes / (pace_s - network.overhead_s)))
 
-    def _sequence(self, layout: Layout, cut: Cut, basis: Basis) -> BlockSequence:
+    def _sequence(self, layout: ModuleLayout, cut: Cut, basis: Basis) -> BlockSequence:
         sequence = self._blocks(layout, cut, basis.profile)
         plan = self._policy.ordered(sequence.profile, basis.network, basis.jitter_s, barrier=basis.barrier)
         return replace(sequence, issued=make_sequence(sequence.profile, basis.network, plan))
 
-    def _blocks(self, layout: Layout, cut: Cut, profile: Profile) -> BlockSequence:
+    def _blocks(self, layout: ModuleLayout, cut: Cut, profile: Profile) -> BlockSequence:
         blocks = layout.blocks_under(cut)
         if self._policy.learns_order:
             before = self._ranks[1] if self._ranks[0] == cut else {}

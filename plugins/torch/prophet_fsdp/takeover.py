@@ -21,7 +21,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 
 from prophet_ddp.agent import records
-from prophet_ddp.ends import STILL_LIMIT_S, Patience
+from prophet_ddp.ends import STILL_LIMIT_S, PatienceAtEnd
 from prophet_ddp.environment import own_host, settings_for
 from prophet_ddp.lost_ranks import ended_rank
 from prophet_ddp.meeting import LostRank, agree_or_end
@@ -238,7 +238,7 @@ def _close_unused() -> None:
 
 def _process_ends() -> None:
     """Send what other ranks may still wait for. A failing process does not wait for long."""
-    patience = Patience()
+    patience = PatienceAtEnd()
     for wire in (*_wires, *_wires):  # Twice: an arrival on one wire may start a stage on another.
         patience.waits(wire.quiet)
     for wire in _wires:

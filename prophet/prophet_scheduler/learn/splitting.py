@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prophet_scheduler.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, QueueKind, unbroken
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 FORWARD_IDS = -0.9
 """Correlation of ids with the order of generation below which ids count as being in forward order."""

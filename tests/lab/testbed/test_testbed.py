@@ -411,7 +411,7 @@ def test_nothing_is_left_of_a_harness_that_is_killed(tmp_path: Path, number: sig
     killed = harness("wait", tmp_path / "log")
     assert killed.stdout
     namespaces = [int(inode) for inode in killed.stdout.readline().split()]
-    assert len(in_namespace(namespaces[0])) >= 2, "the programs"
+    wait_until(lambda: len(in_namespace(namespaces[0])) >= 2)  # the programs
     assert len(in_namespace(namespaces[-1])) == 2, "the holder and the relay"
     killed.send_signal(number)
     killed.wait(timeout=LIMIT_S)

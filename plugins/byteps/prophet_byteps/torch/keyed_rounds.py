@@ -14,7 +14,7 @@ import torch
 
 from prophet_byteps import hook
 from prophet_byteps.cutting import CutControl
-from prophet_byteps.iterations import Iterations
+from prophet_byteps.iterations import OptimizerIterations
 from prophet_byteps.torch.keyed_arena import KeyedArena, declare_names
 from prophet_byteps.torch.keys import Engine
 from prophet_scheduler.core.cut import Block, Cut, blocks_of, ids_taken
@@ -59,7 +59,7 @@ class KeyedRounds:
         self._fusion = fusion
         self._half = half
         self._flush = flush
-        self._iterations = Iterations(engine.board, number, half is not None)
+        self._iterations = OptimizerIterations(engine.board, number, half is not None)
         sizes, kinds = self._layout()
         first_id = engine.take_ids(ids_taken(sizes))
         self._control: CutControl = engine.cuts(number)

@@ -42,7 +42,7 @@ import numpy as np
 
 from prophet_byteps import agreement, hook, partition
 from prophet_byteps.cutting import CutBoard, CutControl
-from prophet_byteps.iterations import Iterations
+from prophet_byteps.iterations import OptimizerIterations
 from prophet_byteps.library import UNKNOWN_TRAINER
 from prophet_mxnet.byteps.ending import wait_for_mxnet_first
 from prophet_mxnet.byteps.exchange import watched
@@ -173,7 +173,7 @@ class _FrontEnd:
         if board.fixed is None and group is not None and not self._names.stay:
             control = CutControl(board, number, group.exchange, group.rank, group.workers, self._bps.local_size())
             control.declare()
-        return _Rounds(control, self._names, Iterations(board, number))
+        return _Rounds(control, self._names, OptimizerIterations(board, number))
 
     def _hand_over(self, trainer: Any) -> None:
         """Hand over all gradients in the order in which backward makes them."""
@@ -203,7 +203,7 @@ def _in_place_of(original: Callable[..., Any], replacement: Callable[..., Any]) 
 class _Rounds:
     """Steps of one trainer, and the partition size of each. With `control` None the size stays."""
 
-    def __init__(self, control: CutControl | None, names: Names, iterations: Iterations) -> None:
+    def __init__(self, control: CutControl | None, names: Names, iterations: OptimizerIterations) -> None:
         self._control = control
         self._names = names
         self._iterations = iterations
