@@ -121,11 +121,7 @@ class ShardSlot(Slot):
         if self.base is not None:
             local = self.base + local
         average: torch.Tensor = DTensor(local, param._spec, requires_grad=False)
-        if self.change is not None:
-            with torch.no_grad():
-                self.change(average)
-            if local is self.view:
-                self.change = None
+        self.apply_change(average, lasts=local is self.view)
         return average
 
     def bring_home(self, average: Any = None) -> None:

@@ -279,17 +279,19 @@ class Slot:
                 slot.see(self.param.grad)
 
     def average(self) -> torch.Tensor:
-        """Return the average in the parameter's own type and its gradient's layout: `view` itself, or a copy if another
-        type travels, or if the program has laid out the parameter anew. Applies the program's change to the gradient,
-        to `view` only once a round.
+        """Return the average in the parameter's own type and its gradient's layout, with the program's change: `view`
+        itself, or a copy if another type travels, or if the program has laid out the parameter anew.
         """
         average = self._laid_out(self.view.to(self.param.dtype))
+        self.apply_change(average, lasts=average is self.view)
+        return average
+
+    def apply_change(self, average: torch.Tensor, lasts: bool) -> None:
+        """Apply the program's change to the gradient, if there is one; if it `lasts`, for the last time this round."""
         if self.change is not None:
             with torch.no_grad():
                 self.change(average)
-            if average is self.view:
-                self.change = None
-        return average
+            self.change = None if lasts else self.change
 
     def _laid_out(self, average: torch.Tensor) -> torch.Tensor:
         """Return the average in the layout of the gradient that was seen last. Bits of an update depend on it, and some
