@@ -240,6 +240,11 @@ class ModuleRounds(AwaitedRounds):
         self._forward_thread = threading.get_ident()
         for slot in self.uses.forward_ends(outputs):  # They get no gradient, but their `.grad` is sent.
             self._bring_home(slot)
+            if self.terms.in_place and is_cut_off(slot, self.module()):
+                warn_once(
+                    f"{slot.title} was replaced or moved to another type or device after DistributedDataParallel was "
+                    "made: its gradients count as zeros, where torch may find them in its bucket"
+                )
 
     def _gathered(self) -> None:
         if self.uses.without and not self.pace.staged:

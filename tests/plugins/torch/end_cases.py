@@ -568,7 +568,9 @@ class OwnStep(torch.optim.Optimizer):
 
 
 def says(rank: int) -> None:
-    """All ranks have the same to say: of an optimizer with a step() of its own, and of a second module's hook."""
+    """All ranks have the same to say: of an optimizer with a step() of its own, of a second module's hook, and of a
+    third one's parameter that was set anew.
+    """
 
     def hook(_state, bucket):  # type: ignore[no-untyped-def]  # torch reads annotations.
         dist.all_reduce(bucket.buffer())
@@ -584,6 +586,10 @@ def says(rank: int) -> None:
             optimizer.zero_grad()
             module(torch.ones(4, 32) * (rank + 1)).square().mean().backward()
             optimizer.step()
+    third = DistributedDataParallel(model(), find_unused_parameters=True, gradient_as_bucket_view=True)
+    with torch.no_grad():
+        third.module[0].weight.set_(third.module[0].weight.detach().clone())
+    third(torch.ones(4, 32)).sum().backward()
     print("weights", sum(float(param.detach().double().sum()) for param in first.parameters()))
 
 

@@ -239,6 +239,8 @@ def test_what_all_ranks_would_say_the_first_says_once_and_names_the_module(ends:
         "Prophet: Sequential (module 2) goes on with DistributedDataParallel as it is: says.<locals>.hook is "
         "registered for its gradients",
         "Prophet: updates are made within step(), none of them late: OwnStep has a step() that is not of torch.optim",
+        "Prophet: 0.weight of Sequential (module 3) was replaced or moved to another type or device after "
+        "DistributedDataParallel was made: its gradients count as zeros, where torch may find them in its bucket",
     ]
     assert second.log == f"{first.printed('weights')}\n", "nothing else"
     assert [rank.printed("weights") for rank in ranks(ends, "says:plain")] == [first.printed("weights")] * 2

@@ -170,6 +170,10 @@ class OptimizerRounds(Updates, KeyedWire):
             self._synchronized = False
             came = self._came[slot] = self._came.get(slot, 0) + 1
             if came == self._passes:
+                grad = slot.param.grad
+                # Views of one memory share a version counter: another gradient would count as a write to this one.
+                if grad is not None and grad._is_view() and not grad.requires_grad:
+                    slot.param.grad = grad.data
                 self._keyed.stage(slot)
 
     def _plan(self) -> None:

@@ -99,3 +99,21 @@ def test_one_that_stops_clipping_has_late_updates_soon_and_the_same_bits(job: Jo
     assert job.network.flying, "and then none does"
     assert not any(slot.eager for slot in job.optimizer._prophet._order), "all uses were noted meanwhile"
     assert job.twins.alike()
+
+
+def test_gradients_in_one_flat_tensor_are_late_like_others(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    flats = []
+    for model, _ in job.twins.sides:
+        params = list(model.parameters())
+        flats.append(torch.zeros(sum(p.numel() for p in params)))
+        for p, part in zip(params, flats[-1].split([p.numel() for p in params]), strict=True):
+            p.grad = part.view_as(p)
+    late = 0
+    for number in range(6):
+        for flat, (model, optimizer) in zip(flats, job.twins.sides, strict=True):
+            flat.zero_()
+            loss_of(model, number).backward()
+            optimizer.step()
+        late += bool(job.network.flying)
+    assert late and not caplog.messages
+    assert flats[0].equal(flats[1]) and job.twins.alike()
