@@ -98,7 +98,7 @@ class OptimizerRounds(Updates, KeyedWire):
         return None
 
     def _averaged(self, closure: Callable[[], Any]) -> Any:
-        """Call the closure within the optimizer's own step, after the hooks before that, and average what it has made."""
+        """Call the closure within the optimizer's own step, and average the gradients that it has made."""
         loss = closure()
         if self.should_synchronize and not self._synchronized:
             self.synchronize()
