@@ -6,6 +6,8 @@ prophet_scheduler/frontends/torch/updates.py makes updates, keyed_rounds.py has 
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -67,26 +69,23 @@ class OptimizerRounds(Updates, KeyedWire):
 
         As with BytePS's, a closure finds averages of what was there before. It may make new gradients and average them.
         """
-        loss = None
-        if closure is not None:
-            if self.should_synchronize:
-                self.synchronize()
-            with torch.enable_grad():
-                loss = closure()
-        whole = closure is not None or self._needs_whole_step() or self._gradients_changed()
-        if whole and self.should_synchronize and not (closure is not None and self._synchronized):
+        programs = closure is not None or self._needs_whole_step()
+        if (whole := programs or self._gradients_changed()) and self.should_synchronize:
             self.synchronize()
         self.flush()
         self._settle_others()
-        waited, self._synchronized = self._synchronized, False
         if whole or not self.should_synchronize:
+            within = [] if closure is None else [functools.partial(self._averaged, closure)]
+            # Code of the program may run within, and use other optimizers' parameters.
+            with contextlib.nullcontext() if programs else self._stepping():
+                loss = self._user_class.step(self._optimizer, *within)
+            waited, self._synchronized = self._synchronized, False
             if waited:
                 self._keyed.iterated(waited=True)
                 self._probation.in_vain()
                 torch_guards.note_uses(self, self._probation.watches)
-            with self._stepping():
-                self._user_class.step(self._optimizer)
             return loss
+        waited, self._synchronized = self._synchronized, False
         with references.at_work():
             self._push_missing()
             local = self._take_groups()
@@ -97,6 +96,15 @@ class OptimizerRounds(Updates, KeyedWire):
         self._probation.stepped()
         torch_guards.note_uses(self, self._probation.watches)
         return None
+
+    def _averaged(self, closure: Callable[[], Any]) -> Any:
+        """Call the closure within the optimizer's own step, and average the gradients that it has made."""
+        loss = closure()
+        if self.should_synchronize and not self._synchronized:
+            self.synchronize()
+        self.flush()
+        self._settle_others()
+        return loss
 
     def synchronize(self) -> None:
         """Wait for everything; afterwards each parameter's `.grad` is its averaged gradient.
@@ -170,11 +178,16 @@ class OptimizerRounds(Updates, KeyedWire):
             self._synchronized = False
             came = self._came[slot] = self._came.get(slot, 0) + 1
             if came == self._passes:
-                grad = slot.param.grad
-                # Views of one memory share a version counter: another gradient would count as a write to this one.
-                if grad is not None and grad._is_view() and not grad.requires_grad:
-                    slot.param.grad = grad.data
+                self._part(slot)
                 self._keyed.stage(slot)
+
+    def _part(self, slot: Slot) -> None:
+        """Give a gradient that is about to be staged its own version counter. Views of one memory share one: another
+        gradient would count as a write to this one.
+        """
+        grad = slot.param.grad
+        if grad is not None and grad._is_view() and not grad.requires_grad:
+            slot.param.grad = grad.data
 
     def _plan(self) -> None:
         """Prepare the keys before the first gradient leaves. Raises ValueError if a parameter has no name."""
@@ -194,6 +207,9 @@ class OptimizerRounds(Updates, KeyedWire):
     def _push_missing(self) -> None:
         with self.updating, references.blind():
             self._plan()
+            for slot in self._order:
+                if not slot.life.staged:
+                    self._part(slot)
             self._keyed.stage_missing()
 
     def _take_groups(self) -> dict[int, list[torch.Tensor]]:

@@ -23,7 +23,6 @@ array keeps the tensor itself, and no other reference to its storage.
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -44,7 +43,7 @@ class Memory:
 
     def __init__(self) -> None:
         self.sent = False  # to another process
-        self.lent = False  # to NumPy or the like, which may have released it since
+        self.lent = False  # to NumPy or the like before it was watched, which may have released it since
         self.foreign = False  # of an array or a buffer, which may have been used directly since
         self._key = 0
 
@@ -62,12 +61,12 @@ class Memory:
         key = storage._cdata
         if key != self._key:
             self._follow(storage)
-        return self.sent or (self.lent and _held_by_others(key)) or self.foreign or storage.is_shared()
+        lent = (self.lent or key in _lent) and _held_by_others(key)
+        return self.sent or lent or self.foreign or storage.is_shared()
 
     def _follow(self, storage: torch.UntypedStorage) -> None:
         self._key = storage._cdata
         self.foreign = not storage.resizable()
-        _memories[self._key] = self
 
 
 def _held_by_others(key: int) -> bool:
@@ -107,10 +106,9 @@ _ONLY_THERE = 0
 _ONLY_THERE = holders({0: object()}, 0)
 
 
-_memories: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
-"""Memory of parameters on the CPU, by storage key."""
 _lent: dict[int, StorageWeakRef] = {}
-"""Other lent storages on the CPU, by key. As long as this reference is held, no other storage gets the key."""
+"""Lent storages on the CPU, by key: several parameters may lie in one. As long as this reference is held, no other
+storage gets the key."""
 _MOST_LENT = 1000
 """Number of entries that triggers a search for dead ones: a program may lend each of its batches to NumPy."""
 _most_lent = _MOST_LENT
@@ -160,8 +158,4 @@ def _note(tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):
         return
-    memory = _memories.get(storage._cdata)
-    if memory is not None:
-        memory.lent = True
-    else:
-        _note_lent(storage._cdata, storage)
+    _note_lent(storage._cdata, storage)

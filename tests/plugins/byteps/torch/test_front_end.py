@@ -281,6 +281,17 @@ def test_step_hooks_run_around_the_step_and_around_the_inner_one_which_has_avera
     assert same(calls[1:], [[p.grad for p in truth.parameters()], updated, updated])
 
 
+def test_a_closure_runs_within_the_inner_step_after_the_hooks_before_that(network: Network) -> None:
+    """As within BytePS's own: its step() passes the closure on."""
+    _, _, model, optimizer = pair(network)
+    calls: list[str] = []
+    optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+    optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+    loss_of(model, 2).backward()
+    optimizer.step(lambda: calls.append("closure"))
+    assert calls == ["before", "before", "closure", "after", "after"]
+
+
 @pytest.mark.parametrize("end", ["shutdown", "suspend", "exit"])
 def test_the_last_updates_arrive_before_byteps_ends(
     network: Network, monkeypatch: pytest.MonkeyPatch, end: str

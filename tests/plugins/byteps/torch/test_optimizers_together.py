@@ -71,6 +71,21 @@ def test_two_optimizers_of_one_model_step_in_the_order_of_the_program(
     assert not caplog.records
 
 
+@pytest.mark.parametrize("closure", [None, lambda: None])
+def test_a_hook_around_one_ones_step_finds_the_other_ones_updates(network: Network, closure: Any) -> None:
+    """Also the hooks around the inner step, which an optimizer that waits for its averages runs at once."""
+    twins = [pair(network) for _ in range(2)]
+    first, second = (each.model[0].weight for each in twins)
+    seen: list[torch.Tensor] = []
+    twins[1].optimizer.register_step_pre_hook(lambda *_: None if len(seen) else seen.append(second))
+    twins[1].optimizer.register_step_post_hook(lambda *_: seen.append(first.detach().clone()))
+    for each in twins:
+        for model, optimizer in each.sides:
+            loss_of(model, 2).backward()
+            optimizer.step() if each is twins[0] else optimizer.step(closure)
+    assert torch.equal(seen[1], twins[0].truth[0].weight)
+
+
 def test_an_optimizer_outside_of_byteps_finds_the_updates(network: Network) -> None:
     truth, plain, model, optimizer = twins = pair(network)
     local = [SGD(m.parameters(), 0.01) for m in (truth, model)]

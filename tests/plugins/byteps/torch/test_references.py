@@ -343,3 +343,18 @@ def test_an_optimizer_wrapped_after_a_compilation_keeps_the_barrier(
     optimizer = wrap(network, model, torch.optim.SGD(model.parameters(), 0.1))
     train(model, optimizer, 0, 4)
     assert not network.flying
+
+
+def test_a_view_of_numpy_finds_the_updates_of_parameters_in_one_flat_tensor(network: Network) -> None:
+    twins = pair(network)
+    views = []
+    for model, _ in twins.sides:
+        params = list(model.parameters())
+        flat = torch.cat([p.detach().flatten() for p in params])
+        for p, part in zip(params, flat.split([p.numel() for p in params]), strict=True):
+            p.data = part.view_as(p)
+    twins.train(2, 1)
+    views = [[p.detach().numpy() for p in model.parameters()] for model in (twins.truth, twins.model)]
+    for number in (3, 4):
+        twins.train(number, 1)
+        assert all((mine == truth).all() for truth, mine in zip(*views, strict=True))

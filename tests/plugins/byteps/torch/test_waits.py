@@ -117,3 +117,14 @@ def test_gradients_in_one_flat_tensor_are_late_like_others(job: Job, caplog: pyt
         late += bool(job.network.flying)
     assert late and not caplog.messages
     assert flats[0].equal(flats[1]) and job.twins.alike()
+
+
+def test_gradients_in_one_flat_tensor_that_no_backward_pass_made_become_their_averages(job: Job) -> None:
+    flats = []
+    for model, optimizer in job.twins.sides:
+        params = list(model.parameters())
+        flats.append(torch.linspace(0, 1, sum(p.numel() for p in params)))
+        for p, part in zip(params, flats[-1].split([p.numel() for p in params]), strict=True):
+            p.grad = part.view_as(p)
+        optimizer.step()
+    assert flats[0].equal(flats[1]) and job.twins.alike()
