@@ -71,11 +71,11 @@ def layers_of(profile: Profile, batch: int) -> list[SlowLayer]:
     ]
 
 
-def spread(model: torch.nn.Sequential, way: str, half: bool) -> torch.nn.Module:
+def spread(model: torch.nn.Sequential, way: str, half: bool, bucket_mb: float | None) -> torch.nn.Module:
     """Return the model, distributed over all ranks in this way; with `half`, it is sent in half precision."""
     ranks = dist.get_world_size()
     if way == "ddp":
-        ddp = torch.nn.parallel.DistributedDataParallel(model)
+        ddp = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=bucket_mb)
         if half:
             ddp.register_comm_hook(None, fp16_compress_hook)
         return ddp
@@ -102,6 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--backward", type=float, default=0.6, help="seconds")
     parser.add_argument("--batch", type=int, default=1, help="batches that each iteration computes")
     parser.add_argument("--half", action="store_true", help="send in half precision")
+    parser.add_argument("--clip", action="store_true", help="by the norm of all gradients")
+    parser.add_argument("--bucket-mb", type=float, help="size of DDP's buckets")
     parser.add_argument("--iterations", type=int, default=30)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -114,12 +116,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.way != "ddp":
         profile, _ = modules_of(profile)
     layers = torch.nn.Sequential(*layers_of(profile, options.batch))
-    model = spread(layers, options.way, options.half)
+    model = spread(layers, options.way, options.half, options.bucket_mb)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     iterations_s = []
     for _ in range(options.iterations):
         began_s = time.monotonic()
         model(torch.ones(1, requires_grad=True)).sum().backward()
+        if options.clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         iterations_s.append(round(time.monotonic() - began_s, 4))

@@ -48,7 +48,7 @@ class Model:
     """Deviation of the level's step from one iteration to the next."""
     kind: float = 0.1
     """Deviation of the error shared by all arms of a kind."""
-    slope: float = 0.02
+    slope: float = 0.01
     """Deviation of the error for each doubling of the block size."""
     smooth: float = 0.05
     """Deviation of the error shared by arms of similar block size."""
