@@ -48,14 +48,14 @@ sanitize: $(VENV)/.package
 	SANITIZERS=required $(BIN)/pytest tests/native
 
 # All readers and protocols, and the queue under ASan, on damaged and hostile input: EXAMPLES per test, new ones each
-# time, after those that failed before (kept in .hypothesis/examples). And random programs over DDP, PROGRAMS of them,
-# with the bits of plain DDP. `make test` has a short form of both.
+# time, after those that failed before (kept in .hypothesis/examples). And random programs over DDP and FSDP2, PROGRAMS of
+# them, with the bits of plain ones. `make test` has a short form of both.
 EXAMPLES ?= 2000
 PROGRAMS ?= 300
 fuzz: $(VENV)/.package
 	EXAMPLES=$(EXAMPLES) SANITIZERS=required $(BIN)/pytest --hypothesis-profile fuzz \
 		$$(grep -rlE '^(from|import) hypothesis' tests/core tests/lab tests/native tests/plugins/mlfabric tests/watch --include='test_*.py')
-	PROGRAMS=$(PROGRAMS) $(BIN)/pytest tests/scripts/test_ddp_scripts.py -k ddp_random
+	PROGRAMS=$(PROGRAMS) $(BIN)/pytest tests/scripts/test_ddp_scripts.py tests/scripts/test_fsdp_scripts.py -k random
 
 # The hook on older releases of BytePS, each built once: a few minutes per release.
 releases: setup
