@@ -248,6 +248,8 @@ class OverFSDP(Program):
                 self.saved = copy.deepcopy(self.model.state_dict())
 
     def freezes(self):
+        for module in self.modules:
+            module.reshard()
         param = self.one()
         param.requires_grad_(not param.requires_grad)
 

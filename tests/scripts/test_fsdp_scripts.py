@@ -40,7 +40,7 @@ RANDOM = "fsdp_random"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("fsdp_*.py"))
 RANKS = {
     **{"fsdp_three_ranks": (3,), "fsdp_four_ranks": (4,), "fsdp_groups": (2, 4), "fsdp_hosts": (5,)},
-    **{"fsdp_replicate": (2, 3), RANDOM: (2, 4)},
+    "fsdp_replicate": (2, 3),
 }
 AT_ONCE = {
     *("muon", "compiled", "stepped_at_once", "reductions_read", "fsdp_extension", "fsdp_kept", "uneven", "hooks"),
