@@ -48,15 +48,15 @@ sanitize: $(VENV)/.package
 	SANITIZERS=required $(BIN)/pytest tests/native
 
 # All readers and protocols, and the queue under ASan, on damaged and hostile input: EXAMPLES per test, new ones each
-# time, after those that failed before (kept in .hypothesis/examples). And random programs over DDP and over BytePS,
-# PROGRAMS of each, with the bits of plain DDP and BytePS. `make test` has a short form of all.
+# time, after those that failed before (kept in .hypothesis/examples). And random programs over DDP, FSDP2 and BytePS,
+# PROGRAMS of each, with the bits that they have without Prophet. `make test` has a short form of all.
 EXAMPLES ?= 2000
 PROGRAMS ?= 300
 fuzz: setup
 	EXAMPLES=$(EXAMPLES) SANITIZERS=required $(BIN)/pytest --hypothesis-profile fuzz \
 		$$(grep -rlE '^(from|import) hypothesis' tests/core tests/lab tests/native tests/plugins/mlfabric tests/watch --include='test_*.py')
-	PROGRAMS=$(PROGRAMS) $(BIN)/pytest tests/scripts/test_ddp_scripts.py tests/plugins/byteps/torch/test_random_programs.py \
-		-k 'ddp_random or random_program'
+	PROGRAMS=$(PROGRAMS) $(BIN)/pytest tests/scripts/test_ddp_scripts.py tests/scripts/test_fsdp_scripts.py \
+		tests/plugins/byteps/torch/test_random_programs.py -k random
 
 # The hook on older releases of BytePS, each built once: a few minutes per release.
 releases: setup

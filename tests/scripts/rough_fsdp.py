@@ -36,14 +36,14 @@ _waited = threading.Event()
 
 
 def _late(
-    place: Callable[[], torch.Tensor], arrived: Callable[[torch.Tensor], Goes]
+    transfer: ShardTransfer, place: Callable[[], torch.Tensor], arrived: Callable[[torch.Tensor], Goes]
 ) -> tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], Goes]]:
     """Return the same block as it comes by way of another place, where it lies for a while."""
     target = place()
 
     def arrives(block: torch.Tensor) -> Goes:
         time.sleep(MOST_S * _chance.random())
-        if _chance.random() < HELD:
+        if _chance.random() < HELD and transfer.then is None:  # Other ranks wait for what follows.
             _waited.wait()
         with torch.inference_mode(target.is_inference()):
             target.copy_(block)
@@ -56,10 +56,10 @@ def _slow() -> None:
     original: Any = vars(ShardWire)["_begin"]
     reduce: Any = vars(ShardWire)["reduce"]
 
-    def begin(self: ShardWire, urgency: int, place: int, *args: Any) -> ShardTransfer:
+    def begin(self: ShardWire, urgency: int, place: int, transfer: ShardTransfer, *args: Any) -> ShardTransfer:
         *others, comes = args
-        late = [(other, block, *_late(*functions)) for other, block, *functions in comes]
-        transfer: ShardTransfer = original(self, urgency, place, *others, late)
+        late = [(other, block, *_late(transfer, *functions)) for other, block, *functions in comes]
+        original(self, urgency, place, transfer, *others, late)
         return transfer
 
     def reduce_over_noise(self: ShardWire, output: torch.Tensor, *args: Any, **kwargs: Any) -> ShardTransfer:

@@ -86,8 +86,8 @@ class ShardSlot(Slot):
 
     def sent(self) -> torch.Tensor | None:
         grad = super().sent()
-        if grad is None:
-            self.forget_gradient()
+        if grad is None:  # A pending update still needs `base`.
+            self._seen.forget()
         return grad
 
     def in_its_memory(self) -> torch.Tensor | None:
