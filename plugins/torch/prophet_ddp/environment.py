@@ -42,6 +42,10 @@ def settings_for(what: str, *checks: Callable[[Settings], object]) -> Settings:
             check(read)
         return read
     except UserError as error:
+        if dist.is_initialized():
+            from prophet_ddp import meeting
+
+            meeting.end_together()
         end_process(str(error), WRONG)
 
 

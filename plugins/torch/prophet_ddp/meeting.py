@@ -13,6 +13,7 @@ has ended, as the connections of torch's own group show.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import hashlib
@@ -112,6 +113,21 @@ def meet(store: Store, rank: int, ranks: int, text: str, patience: Patience) -> 
     """
     name, said = _lead(store, ranks, text, patience) if rank == 0 else _follow(store, rank, text, patience)
     return said, PrefixStore(name, store)
+
+
+def end_together() -> None:
+    """Wait until all ranks are about to end, for a few seconds. torch may still connect another rank to this one, which
+    would report a lost connection, and the store goes with the job's first rank.
+    """
+    store, rank = PrefixStore("prophet/end", _get_default_store()), dist.get_rank()
+    ranks = [str(each) for each in range(dist.get_world_size())]
+    others = [each for each in ranks if each != str(rank)]
+    with contextlib.suppress(RuntimeError):
+        store.set(f"here/{rank}", "")
+        wait_until(lambda: store.check([f"here/{each}" for each in ranks]), READ_LIMIT_S)
+        store.set(f"gone/{rank}", "")
+        if rank == 0:
+            wait_until(lambda: store.check([f"gone/{each}" for each in others]), READ_LIMIT_S)
 
 
 def met() -> int:
