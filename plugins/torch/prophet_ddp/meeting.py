@@ -121,13 +121,12 @@ def end_together() -> None:
     """
     store, rank = PrefixStore("prophet/end", _get_default_store()), dist.get_rank()
     ranks = [str(each) for each in range(dist.get_world_size())]
-    others = [each for each in ranks if each != str(rank)]
     with contextlib.suppress(RuntimeError):
         store.set(f"here/{rank}", "")
         wait_until(lambda: store.check([f"here/{each}" for each in ranks]), READ_LIMIT_S)
         store.set(f"gone/{rank}", "")
         if rank == 0:
-            wait_until(lambda: store.check([f"gone/{each}" for each in others]), READ_LIMIT_S)
+            wait_until(lambda: store.check([f"gone/{each}" for each in ranks[1:]]), READ_LIMIT_S)
 
 
 def met() -> int:

@@ -86,8 +86,8 @@ class ShardSlot(Slot):
 
     def sent(self) -> torch.Tensor | None:
         grad = super().sent()
-        if grad is None:  # A pending update still needs `base`.
-            self._seen.forget()
+        if grad is None:
+            self._seen.forget()  # torch swaps a gradient, as in model.to(), only if nothing else refers to it.
         return grad
 
     def in_its_memory(self) -> torch.Tensor | None:
@@ -98,11 +98,6 @@ class ShardSlot(Slot):
         with references.unhandled():
             grad: torch.Tensor = DTensor(part, param._spec, requires_grad=False)
             return grad if _first(grad).isnan().any() else None
-
-    def forget_gradient(self) -> None:
-        """Drop all references: torch swaps a gradient, as in model.to(), only if nothing else refers to it."""
-        self._seen.forget()
-        self.base = None
 
     def version_of(self, grad: torch.Tensor) -> int:
         # torch._foreach_zero_, which zero_grad() calls, changes no version of a DTensor.
@@ -129,7 +124,8 @@ class ShardSlot(Slot):
         if grad is not None:
             average = self.average() if average is None else average
             grad._local_tensor.copy_(average._local_tensor)
-        self.forget_gradient()
+        self._seen.forget()
+        self.base = None
 
 
 def _first(grad: Any) -> torch.Tensor:

@@ -147,13 +147,9 @@ class KeyedRounds:
             self._control.round_ends()
         return in_graph
 
-    def stage_missing(self) -> None:
-        """Send the gradients that this round still lacks: every worker must push every block in every round."""
-        self.plan()
-        if not self.whole:
-            for slot in self._slots:
-                if not slot.life.staged:
-                    self.stage(slot)
+    def missing(self) -> list[Slot]:
+        """Return what this round still lacks: every worker must push every block in every round."""
+        return [] if self.whole else [slot for slot in self._slots if not slot.life.staged]
 
     def next_round(self) -> None:
         """End this round, and open the next one."""

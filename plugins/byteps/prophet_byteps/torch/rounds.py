@@ -178,16 +178,16 @@ class OptimizerRounds(Updates, KeyedWire):
             self._synchronized = False
             came = self._came[slot] = self._came.get(slot, 0) + 1
             if came == self._passes:
-                self._part(slot)
-                self._keyed.stage(slot)
+                self._stage(slot)
 
-    def _part(self, slot: Slot) -> None:
-        """Give a gradient that is about to be staged its own version counter. Views of one memory share one: another
-        gradient would count as a write to this one.
+    def _stage(self, slot: Slot) -> None:
+        """Send a gradient, with a version counter of its own. Views of one memory share one: another gradient would
+        count as a write to this one.
         """
         grad = slot.param.grad
         if grad is not None and grad._is_view() and not grad.requires_grad:
             slot.param.grad = grad.data
+        self._keyed.stage(slot)
 
     def _plan(self) -> None:
         """Prepare the keys before the first gradient leaves. Raises ValueError if a parameter has no name."""
@@ -207,10 +207,8 @@ class OptimizerRounds(Updates, KeyedWire):
     def _push_missing(self) -> None:
         with self.updating, references.blind():
             self._plan()
-            for slot in self._order:
-                if not slot.life.staged:
-                    self._part(slot)
-            self._keyed.stage_missing()
+            for slot in self._keyed.missing():
+                self._stage(slot)
 
     def _take_groups(self) -> dict[int, list[torch.Tensor]]:
         """Freeze the current hyper-parameters. Return, by group, the parameters whose gradients are not averaged.
