@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from prophet_ddp.agent import ModuleAgent
 from prophet_ddp.control import FOR_GOOD, SMALL_CUT, TORCH, TORCH_CUT, Decision
-from prophet_ddp.dividing import Dividing, Division, divide
+from prophet_ddp.dividing import WHOLE, Dividing, Division, divide
 from prophet_ddp.events import EventLog, Phase
 from prophet_ddp.issuer import Issuer
 from prophet_ddp.records import ModuleRecord
@@ -137,7 +137,9 @@ class Job:
 
 
 class Clipping(Job):
-    """Job that asks for norms in every iteration; in two phases each block is a push and a pull of half the bytes."""
+    """Job that asks for norms in every iteration. In two phases each block is a push and a pull of half the bytes, or
+    both at once if it has no owner.
+    """
 
     def __init__(self, network: Network = NETWORK, profile: Profile = PROFILE) -> None:
         super().__init__(network, None, profile)
@@ -151,8 +153,8 @@ class Clipping(Job):
     def divided(self, _value: bool) -> None:
         """Ignore the value with which a job begins."""
 
-    def division(self, cut: Cut) -> Division:
-        return divide(cut, self.sizes, self.ranks)
+    def division(self, cut: Cut, whole: int = 0) -> Division:
+        return divide(cut, self.sizes, self.ranks, whole)
 
     def iterate(self, count: int = 1) -> float:
         self.clips = not self.divided
@@ -165,22 +167,33 @@ class Clipping(Job):
         self.waits.iteration(False)
         decision = self.control.decisions[-1]
         self.cut, self.order = decision.cut, (*decision.order, *decision.gathers)
-        blocks = profile_under(self.profile, self.division(decision.cut).cut)
+        division = self.division(decision.cut, decision.whole)
+        blocks = profile_under(self.profile, division.cut)
+        pieces = self.blocks_under(division.cut)
         assert sorted(decision.order) == sorted(decision.gathers) == list(range(len(blocks.gradients)))
-        end_s = self.now_s
+        start_s = end_s = self.now_s
+        arrives_s = [start_s + self.profile.backward_s] * len(pieces)
         for phase, order in ((Phase.REDUCE, decision.order), (Phase.GATHER, decision.gathers)):
             for place in order:
                 id_, gradient = blocks.ids[place], blocks.gradients[place]
+                whole = division.owner(pieces[place]) == WHOLE
                 if phase is Phase.REDUCE:
-                    ready_s = self.now_s + gradient.generation_s
+                    ready_s = start_s + gradient.generation_s
                     self.log.added(id_, gradient.size_bytes, ready_s)
                     end_s = max(end_s, ready_s)
-                self.log.started(id_, gradient.size_bytes // 2, end_s, phase)
-                end_s += self.network.transfer_s(gradient.size_bytes // 2)
-                self.log.finished(id_, gradient.size_bytes // 2, end_s, phase)
-        self.log.round_ended(self.now_s + self.profile.backward_s)
-        took_s = end_s - self.now_s
-        self.now_s = end_s
+                elif whole:
+                    continue
+                part, size_bytes = (Phase.BOTH, gradient.size_bytes) if whole else (phase, gradient.size_bytes // 2)
+                self.log.started(id_, size_bytes, end_s, part)
+                end_s += self.network.transfer_s(size_bytes)
+                self.log.finished(id_, size_bytes, end_s, part)
+                if phase is Phase.GATHER:
+                    arrives_s[place] = end_s
+            self.now_s = max(self.now_s, end_s if phase is Phase.REDUCE else 0.0)
+        self.log.round_ended(start_s + self.profile.backward_s)
+        for gradient, arrived_s in zip(blocks.gradients, arrives_s, strict=True):
+            self.now_s = max(self.now_s, arrived_s) + gradient.forward_s
+        took_s = self.now_s - start_s
         self.iterations.append(IterationEnd(self.cut, self.way, took_s))
         return took_s
 

@@ -1,6 +1,7 @@
 """Rounds of one module in two phases: whether it may have them, who owns what, and the phases in force.
 
-Rule of this file: decisions that are alike on all ranks. phases.py explains the two phases, and has their operations.
+Rule of this file: decisions that are alike on all ranks. phases.py explains the two phases, and has their
+operations. phase_times.py predicts them.
 """
 
 from __future__ import annotations
@@ -25,84 +26,57 @@ if TYPE_CHECKING:
 MOST_EXACT = 2
 """Maximum number of ranks whose sums are the same in any order. Up to it each gradient has one owner in two phases,
 which tells its norm to the last bit. With more ranks all own an equal part of each block (phases.py)."""
-AT_ONCE = 4
-"""Maximum number of operations in flight for each owner."""
+WHOLE, EVENLY = -1, -2
+"""Owners of gradients that the first phase all-reduces, and of those whose blocks all ranks own in equal parts."""
 
 
 @dataclass(frozen=True)
 class Division:
-    """Blocks, each with one owner as far as their kinds allow. `owners` has a rank for each gradient; it is empty if
-    all ranks own an equal part of each block.
-
-    `imbalance` is the load of the rank that owns the most, divided by an equal share; 1 if all loads are equal.
-    """
+    """Blocks, and the owner of each gradient: a rank, WHOLE or EVENLY."""
 
     cut: Cut
-    owners: tuple[int, ...] = ()
-    imbalance: float = 1.0
+    owners: tuple[int, ...]
+
+    def owner(self, block: Block) -> int:
+        """Return the owner of a block of the cut, that of its first gradient."""
+        return self.owners[block.pieces[0].gradient]
 
 
-def divide(cut: Cut, sizes: Sequence[int], ranks: int) -> Division:
+def divide(cut: Cut, sizes: Sequence[int], ranks: int, whole: int = 0) -> Division:
     """Divide gradients of these sizes (bytes, as they lie in the arena) among ranks, in blocks of about the cut's size.
 
-    Neighbours that are smaller than a block are grouped. The next largest group goes to the rank with the smallest load
-    (Graham 1969, LPT). Sizes with the same number of binary digits count as equal: such groups go to one rank after
-    another, in the order of generation. The result is the same on all ranks.
+    The last `whole` of them are all-reduced. With more than MOST_EXACT ranks, all ranks own the others evenly.
+    Otherwise neighbours that are smaller than a block are grouped. The largest group is all-reduced, too: with one
+    owner it would use one link alone, first in one phase and then in the other. The next largest group goes to the rank
+    with the smallest load (Graham 1969, LPT). Sizes with the same number of binary digits count as equal: such groups
+    go to one rank after another, in the order of generation. The result is the same on all ranks.
     """
+    owned = len(sizes) - whole
+    if ranks > MOST_EXACT:
+        return Division(cut, (EVENLY,) * owned + (WHOLE,) * whole)
     places = arena_places(sizes)
     groups: list[tuple[int, int]] = []
     first = 0
     for gradient in range(len(sizes)):
-        whole = places[gradient + 1] - places[first] >= cut.block_bytes_at(places[first])
-        if whole or gradient + 1 == len(sizes):
+        full = places[gradient + 1] - places[first] >= cut.block_bytes_at(places[first])
+        if full or gradient + 1 in (owned, len(sizes)):
             groups.append((first, gradient + 1))
             first = gradient + 1
+    largest = max(groups, key=lambda group: (group[1] <= owned, places[group[1]] - places[group[0]]))
     loads = [0] * ranks
-    owners = [0] * len(sizes)
+    owners = [WHOLE] * len(sizes)
     borders: list[int] = []
     for first, last in sorted(
         groups, key=lambda group: (-(places[group[1]] - places[group[0]]).bit_length(), -group[0])
     ):
         size_bytes = places[last] - places[first]
-        owner = min(range(ranks), key=loads.__getitem__)
-        loads[owner] += size_bytes
-        owners[first:last] = [owner] * (last - first)
+        if (first, last) != largest and last <= owned:
+            owner = min(range(ranks), key=loads.__getitem__)
+            loads[owner] += size_bytes
+            owners[first:last] = [owner] * (last - first)
         count = max(1, round(size_bytes / cut.block_bytes_at(places[first])))
         borders += [places[first] + size_bytes * part // count // UNIT_BYTES * UNIT_BYTES for part in range(count)]
-    return Division(Borders.at(borders, places[-1]), tuple(owners), max(loads) * ranks / max(1, sum(loads)))
-
-
-def orders_of(
-    blocks: Sequence[Block],
-    owners: Sequence[int],
-    ready_s: Sequence[float],
-    needed: Sequence[int],
-    bandwidth: float,
-    ranks: int,
-    at_once: int,
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the places of `blocks` in the order of reduction, and in the order of gathering.
-
-    `owners` are those of the gradients. `ready_s`, by place, is when each block is generated. `needed` has the places
-    as forward needs the blocks. Bandwidth is in bytes per second; `at_once` operations are in flight for each owner.
-    An owner's blocks share its link, and other links would idle if everything in flight used the same one. So a block
-    that would wait long for its link lets others pass.
-    """
-    ways = [owners[block.pieces[0].gradient] if owners else 0 for block in blocks]
-    takes_s = [block.size_bytes * (ranks - 1) / bandwidth for block in blocks]
-    lead_s = at_once / 2 * sum(takes_s) / len(takes_s)
-    by_time = sorted(range(len(blocks)), key=lambda place: (ready_s[place], -place))
-
-    def ordered(wanted: Sequence[int], ready_s: Sequence[float]) -> tuple[int, ...]:
-        free_s: dict[int, float] = {}
-        issue_s: dict[int, float] = {}
-        for place in wanted:
-            begin_s = max(ready_s[place], free_s.get(ways[place], 0.0))
-            free_s[ways[place]] = begin_s + takes_s[place]
-            issue_s[place] = max(ready_s[place], begin_s - lead_s)
-        return tuple(sorted(wanted, key=issue_s.__getitem__))
-
-    return ordered(by_time, ready_s), ordered(needed, [0.0] * len(blocks))
+    return Division(Borders.at(borders, places[-1]), tuple(owners))
 
 
 class Dividing:
@@ -127,10 +101,6 @@ class Dividing:
         self._asks.iteration(self._asked)
         self._asked = False
 
-    def division(self, cut: Cut, sizes: Sequence[int]) -> Division:
-        """Return how two phases would divide this cut, for gradients of these sizes (bytes)."""
-        return divide(cut, sizes, self._ranks) if self._ranks <= MOST_EXACT else Division(cut)
-
     def prepared(self, label: str, wait: Callable[[JointOperation], None]) -> bool:
         """Return True if rounds can have two phases, after connecting on first use. All ranks can, or none.
 
@@ -152,6 +122,7 @@ class Dividing:
         if division is not None:
             from prophet_ddp.phases import Norms, Phases
 
-            owners, ranks = division.owners, (self._rank, self._ranks)
-            norms = Norms(self._issuer, arena.slots, arena.blocks, blocks, owners, *ranks)
+            ranks = self._rank, self._ranks
+            norms = Norms(self._issuer, arena.slots, arena.blocks, blocks, division.owners, *ranks)
+            owners = [division.owner(block) for block in blocks]
             self.phases = Phases(self._issuer, norms, arena.blocks, owners, decision, *ranks)

@@ -11,7 +11,8 @@ pass needs them, and while it runs. The program waits for the first half alone (
 section 5, sends the same halves for its own reasons, and waits for both).
 
 Of two ranks one owns each gradient, and so each block: the norms of two halves do not give that of the whole to the
-last bit. The sum of two has the bits of an all-reduce. Data to and from each owner has connections of its own. Gloo
+last bit. The sum of two has the bits of an all-reduce. The largest gradient would keep its owner's link busy while the
+other idles, so it has no owner, but is all-reduced. Data to and from each owner has connections of its own. Gloo
 sends once the receiver has announced that it waits. If data went both ways over one connection, these announcements
 would queue behind it.
 
@@ -29,13 +30,14 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from prophet_ddp.control import Decision
+from prophet_ddp.dividing import EVENLY, MOST_EXACT, WHOLE
 from prophet_ddp.events import Phase
 from prophet_ddp.issuer import Issuer, JointOperation
 from prophet_scheduler.core.cut import Block
@@ -72,8 +74,7 @@ class _Part:
 
 class Norms:
     """Norms of all gradients. Each rank computes those of what it owns, and ranks exchange them. `owners` are those of
-    the gradients; if empty, all ranks own an equal part of each block. `pieces` are the `blocks` as their cut makes
-    them.
+    the gradients (dividing.py). `pieces` are the `blocks` as their cut makes them.
 
     If each gradient has one owner, its norm has the bits that torch would compute. Otherwise each rank combines the
     same numbers in the same order, so all ranks have the same norms, and clip alike.
@@ -91,15 +92,16 @@ class Norms:
     ) -> None:
         self._issuer = issuer
         self._ranks, self._slots = ranks, len(slots)
-        self._whole = bool(owners)
+        self._exact = ranks <= MOST_EXACT
         self._parts: dict[ArenaBlock, list[_Part]] = {block: [] for block in blocks}
         """Parts that this rank owns, by each block with something of them."""
         columns = [0] * len(slots)
-        for slot, owner in zip(slots, owners, strict=False):  # The view is still summed once the module is dropped.
+        # The view is still summed once the module is dropped.
+        for slot, owner in zip(slots, owners, strict=True) if self._exact else ():
             part = _Part(slot.view, slot.place, 0, len(slot.blocks))
-            for block in slot.blocks if owner == rank else ():
+            for block in slot.blocks if rank == (0 if owner == WHOLE else owner) else ():
                 self._parts[block].append(part)
-        for block, cut in zip(blocks, () if owners else pieces, strict=False):
+        for block, cut in () if self._exact else zip(blocks, pieces, strict=True):
             size, begin = _size(block.data.numel(), ranks), 0
             for slot, piece in zip(block.slots, cut.pieces, strict=True):
                 end = begin + (piece.stop - piece.start) // block.data.element_size()
@@ -147,7 +149,7 @@ class Norms:
 
     def _own(self) -> torch.Tensor:
         """Return the norm of what this rank owns of each gradient, followed by how it was computed."""
-        norms = self._norms[:, 0] if self._whole else torch.linalg.vector_norm(self._norms, self._order, dim=1)
+        norms = self._norms[:, 0] if self._exact else torch.linalg.vector_norm(self._norms, self._order, dim=1)
         return torch.cat([norms, norms.new_tensor([self._order, self._threads])])
 
     def of(self, slots: Sequence[Slot], order: float, wait: Callable[[JointOperation], None]) -> torch.Tensor | None:
@@ -158,14 +160,14 @@ class Norms:
         wait(self._known)
         told, how = self._told[:, :-2], self._told[:, -2:]
         # torch splits a norm among threads, so its bits depend on their number.
-        if not bool((how[:, 0] == order).all()) or (self._whole and bool((how[:, 1] != torch.get_num_threads()).any())):
+        if not bool((how[:, 0] == order).all()) or (self._exact and bool((how[:, 1] != torch.get_num_threads()).any())):
             return None
-        norms: torch.Tensor = told.sum(0) if self._whole else torch.linalg.vector_norm(told, order, dim=0)
+        norms: torch.Tensor = told.sum(0) if self._exact else torch.linalg.vector_norm(told, order, dim=0)
         return norms.to(torch.float32)[[slot.place for slot in slots]]
 
 
 class Phases:
-    """Rounds of a module in two phases, under one `decision`. `owners` are as in Norms."""
+    """Rounds of a module in two phases, under one `decision`. `owners` are those of the blocks."""
 
     def __init__(
         self,
@@ -181,7 +183,7 @@ class Phases:
         self._rank, self._ranks = rank, ranks
         self._blocks = blocks
         self._decision = decision
-        self._owners = {block: owners[block.slots[0].place] for block in blocks} if owners else {}
+        self._owners = dict(zip(blocks, owners, strict=True))
         self.norms = norms
         self.reduces: dict[ArenaBlock, JointOperation] = {}
         """First operation of each block's reduction in this round; made ready once the block is complete."""
@@ -191,30 +193,44 @@ class Phases:
     def _part(self, block: ArenaBlock, rank: int) -> torch.Tensor:
         """Return the part of a block that a rank owns, all of it or nothing if it has one owner."""
         rank %= self._ranks
-        if self._owners:
-            return block.data if rank == self._owners[block] else block.data[:0]
+        owner = self._owners[block]
+        if owner != EVENLY:
+            return block.data if rank == owner else block.data[:0]
         size = _size(block.data.numel(), self._ranks)
         return block.data[rank * size : (rank + 1) * size]
+
+    def _apart(self, block: ArenaBlock) -> int | None:
+        """Return the owner whose connections the block uses; None if ranks own it evenly."""
+        return None if self._owners[block] == EVENLY else self._owners[block]
 
     def operations(self, norm_order: float = NORM) -> list[JointOperation]:
         """Return a round's operations in order. Its norms are of this order, which may differ between ranks."""
         known = self.norms.begin(norm_order)
-        self.gatherings = {block: self._gathering(block) for block in self._blocks}
-        steps = {block: self._steps(block) for block in self._blocks}
+        whole = {block: self._all_reduce(block) for block, owner in self._owners.items() if owner == WHOLE}
+        self.gatherings = {block: whole.get(block) or self._gathering(block) for block in self._blocks}
+        steps = {block: [whole[block]] if block in whole else self._steps(block) for block in self._blocks}
         self.reduces = {block: first for block, (first, *_) in steps.items()}
-        gathers = [self.gatherings[self._blocks[place]] for place in self._decision.gathers]
-        due = sorted(self._due(), key=lambda row: row[2])
-        return [*(steps[self._blocks[place]][step] for place, step, _ in due), known, *gathers]
+        gathered = (self._blocks[place] for place in self._decision.gathers)
+        gathers = [self.gatherings[block] for block in gathered if block not in whole]
+        return [*self._by_due_time([steps[self._blocks[place]] for place in self._decision.order]), known, *gathers]
 
-    def _due(self) -> Iterator[tuple[int, int, tuple[int, int]]]:
-        """Yield each block's place, each of its steps, and when that step is due: tuples that rise in the sequence.
+    def _by_due_time(self, reductions: Sequence[list[JointOperation]]) -> list[JointOperation]:
+        """Return the steps of these reductions in the sequence in which they are due.
 
         If steps of several blocks are due, the oldest block goes first: newer ones may still be generated.
         """
         lag = max(1, self._decision.at_once // (self._ranks - 1))
-        for number, place in enumerate(self._decision.order):
-            for step in range(self._ranks - 1):
-                yield place, step, (number + step * lag, -step)
+        due = [
+            (number + step * lag, -step, operation)
+            for number, steps in enumerate(reductions)
+            for step, operation in enumerate(steps)
+        ]
+        return [operation for *_, operation in sorted(due, key=lambda row: row[:2])]
+
+    def _all_reduce(self, block: ArenaBlock) -> JointOperation:
+        """Return the operation that brings the block's sum to all ranks."""
+        start = functools.partial(self._issuer.groups.all_reduce, block.data)
+        return JointOperation(start, block.id, block.data.nbytes, functools.partial(self.norms.reduced, block))
 
     def _steps(self, block: ArenaBlock) -> list[JointOperation]:
         """Return the operations that leave the sum of each part at its owner. Each makes the next one ready.
@@ -243,7 +259,7 @@ class Phases:
             received.append(torch.empty_like(summed))
             receives = [len(summed) * (rank == before) for rank in range(self._ranks)]
             sends = [len(sent) * (rank == next_) for rank in range(self._ranks)]
-            return self._issuer.groups.all_to_all(received[0], sent, receives, sends, self._owners.get(block))
+            return self._issuer.groups.all_to_all(received[0], sent, receives, sends, self._apart(block))
 
         def then() -> None:
             with torch.no_grad():
@@ -254,7 +270,7 @@ class Phases:
 
     def _gathering(self, block: ArenaBlock) -> JointOperation:
         """Return the operation that copies each part of a block from its owner to all ranks."""
-        data, own, owner = block.data, self._part(block, self._rank), self._owners.get(block)
+        data, own, owner = block.data, self._part(block, self._rank), self._apart(block)
         size = _size(data.numel(), self._ranks)
         gathered: list[torch.Tensor] = []
 

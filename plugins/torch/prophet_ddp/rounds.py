@@ -140,9 +140,13 @@ class ModuleRounds(AwaitedRounds):
         return self.uses.by
 
     def iterated(self, way: str, took_s: float, cut: Cut | None = None) -> None:
-        """Record the end of an iteration averaged this way. `cut` stands for torch's buckets; None for our blocks."""
+        """Record the end of an iteration averaged this way. `cut` stands for torch's buckets; None for our blocks.
+
+        Its time means nothing if a step() waited only to learn how the program reaches its parameters.
+        """
         decision = self.layout.decision
-        own = decision.cut if decision is not None else None
+        own = decision.cut if decision is not None and not self._learned else None
+        self._learned = False
         self.pace.iterated(cut or own, way, took_s)
 
     @property

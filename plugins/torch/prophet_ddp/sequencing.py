@@ -11,21 +11,18 @@ reducer, with its own buckets or small ones, may be the fastest if iterations ar
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from prophet_ddp.control import SMALL_CUT, TORCH, TORCH_CUT, TWO_PHASES, Decision, bucket_bytes_of
-from prophet_ddp.dividing import AT_ONCE, Division, orders_of
-from prophet_scheduler.core.arena import completions_at, generations_at, profile_under
+from prophet_ddp.control import SMALL_CUT, TORCH, TORCH_CUT, Decision, bucket_bytes_of
+from prophet_scheduler.core.arena import completions_at, generations_at
 from prophet_scheduler.core.choice import Choice, Question
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Block, Cut
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.learn.ranks import ranks_under
-from prophet_scheduler.policies.algorithms.collective import SIZES, ArrivalOrder
 from prophet_scheduler.policies.algorithms.sequence import (
-    LEAST_AT_ONCE,
     MOST_AT_ONCE,
     IssueOrder,
     iteration_s,
@@ -98,20 +95,9 @@ class Sequencer:
         return wanted if abs(wanted.at_once - held.at_once) > 1 else None
 
     def _divided(self, layout: ModuleLayout, cut: Cut, basis: Basis) -> Decision:
-        division = layout.division(cut)
-        sequence = self._blocks(layout, division.cut, basis.profile)
-        rows = zip(sequence.profile.gradient_ids, sequence.profile.gradients, strict=True)
-        ready_s = {id_: gradient.generation_s for id_, gradient in rows}
-        blocks = layout.blocks_under(division.cut)
-        ready = [ready_s[block.id] for block in blocks]
-        rate, ranks = basis.network.bandwidth, layout.ranks
-        order, gathers = orders_of(blocks, division.owners, ready, sequence.as_needed, rate, ranks, AT_ONCE)
-        if division.owners:
-            return Decision(cut, order, at_once=AT_ONCE * ranks, gathers=gathers)
-        # A step is to its part what an all-reduce is to its block.
-        size_bytes = sequence.profile.total_bytes / len(blocks)
-        at_once = max(ranks - 1, operations_at_once(basis.network, size_bytes, MOST_AT_ONCE))
-        return Decision(cut, order, at_once=at_once, gathers=gathers)
+        from prophet_ddp.phase_times import decision_of  # Few jobs need it.
+
+        return decision_of(layout, cut, basis, lambda divided: self._blocks(layout, divided, basis.profile))
 
     def _pace_s(self, cut: Cut) -> float | None:
         """Return the seconds from one block to the next; None if sizes vary or too few blocks were sent lately."""
@@ -195,30 +181,6 @@ def profile_of(blocks: Sequence[Block], profile: Profile, ranks: Mapping[int, in
         for block, generation_s in zip(blocks, generations, strict=True)
     ]
     return Profile(profile.name, tuple(rows), tuple(block.id for block in blocks))
-
-
-def two_phases(question: Question, divide: Callable[[Cut], Division]) -> Iterator[Choice]:
-    """Yield choices with two phases, by block size.
-
-    The program waits for the first phase, which sends half of the bytes. Forward hides as much of the second phase as
-    forward itself takes. All ranks wait for the one that owns the most.
-    """
-    profile, network = question.profile, question.network
-    twice = replace(network, bandwidth=2 * network.bandwidth)
-    for size in SIZES:
-        if size > max(profile.total_bytes, SIZES[0]):
-            break
-        cut = Cut.uniform(size)
-        blocks = profile_under(profile, cut)
-        plan = ArrivalOrder().plan(blocks, twice)
-        reduced_s = iteration_s(blocks, make_sequence(blocks, twice, plan), barrier=True)
-        gathered_s = sum(twice.transfer_s(block.size_bytes) for block in blocks.gradients)
-        division = divide(cut)
-        idle_s = (division.imbalance - 1) * profile.total_bytes / network.bandwidth
-        if not division.owners:  # The last blocks arrive together, and forward still has to use them.
-            idle_s += LEAST_AT_ONCE * profile.forward_s * min(1.0, size / profile.total_bytes)
-        late_s = max(0.0, gathered_s - profile.forward_s)
-        yield Choice(cut, 2 * size, reduced_s + late_s + idle_s, TWO_PHASES)
 
 
 def torch_reducer(question: Question) -> Iterator[Choice]:

@@ -6,6 +6,7 @@ import functools
 import itertools
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -13,32 +14,53 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prophet_ddp.control import Decision
-from prophet_ddp.dividing import Division, divide, orders_of
+from prophet_ddp.dividing import EVENLY, WHOLE, Division, divide
+from prophet_ddp.phase_times import PhaseWire, best_whole, orders_of, two_phases_s
 from prophet_ddp.phases import Norms, Phases
-from prophet_scheduler.core.cut import UNIT_BYTES, Cut, blocks_of
+from prophet_scheduler.core.arena import profile_under
+from prophet_scheduler.core.cut import UNIT_BYTES, Block, Cut, blocks_of
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.models import zoo
 from support.collectives import PhasesRank, Wire
+from support.virtual_ddp import Clipping
 
+CUT = Cut.uniform(UNIT_BYTES)
 SIZES = st.lists(st.integers(1, 60_000).map(lambda count: 4 * count), min_size=1, max_size=40)
 
 
-@given(SIZES, st.integers(1, 40), st.integers(2, 8))
-def test_each_block_has_one_owner_and_all_own_about_as_much(sizes: list[int], units: int, ranks: int) -> None:
-    size_bytes = units * UNIT_BYTES
-    division = divide(Cut.uniform(size_bytes), sizes, ranks)
+@given(SIZES, st.integers(1, 40), st.integers(0, 40))
+def test_each_block_has_one_owner_and_both_own_about_as_much(sizes: list[int], units: int, whole: int) -> None:
+    size_bytes, owned = units * UNIT_BYTES, max(0, len(sizes) - whole)
+    division = divide(Cut.uniform(size_bytes), sizes, 2, len(sizes) - owned)
     blocks = blocks_of(sizes, [0] * len(sizes), division.cut)
     for block in blocks:
         assert len({division.owners[piece.gradient] for piece in block.pieces}) == 1
-    loads = [sum(itertools.compress(sizes, (owner == rank for owner in division.owners))) for rank in range(ranks)]
-    assert division.imbalance == pytest.approx(max(loads) * ranks / sum(sizes))
-    assert max(loads) <= sum(sizes) / ranks + size_bytes + max(sizes), "the next one goes to who has the least"
+    loads = [sum(itertools.compress(sizes, (owner == rank for owner in division.owners))) for rank in range(2)]
+    assert abs(loads[0] - loads[1]) <= size_bytes + max(sizes), "the next one goes to who has the least"
     assert max(block.size_bytes for block in blocks) <= 2 * size_bytes + 2 * UNIT_BYTES
+    assert set(division.owners[owned:]) <= {WHOLE}
+    summed = [size for size, owner in zip(sizes[:owned], division.owners, strict=False) if owner == WHOLE]
+    assert sum(summed) >= max(sizes[:owned], default=0), "the largest group has no owner"
+
+
+@given(SIZES, st.integers(3, 8), st.integers(0, 40))
+def test_more_than_two_ranks_own_blocks_evenly(sizes: list[int], ranks: int, whole: int) -> None:
+    whole = min(whole, len(sizes))
+    division = divide(Cut.uniform(UNIT_BYTES), sizes, ranks, whole)
+    assert division.cut == Cut.uniform(UNIT_BYTES)
+    assert division.owners == (EVENLY,) * (len(sizes) - whole) + (WHOLE,) * whole
+
+
+def wire_of(blocks: Sequence[Block], owners: tuple[int, ...], ranks: int = 2) -> PhaseWire:
+    """Return a wire on which an operation costs 1 second, and 8 more for half a block of 16 units."""
+    return PhaseWire(Division(CUT, owners), blocks, Network(UNIT_BYTES, 1.0), ranks)
 
 
 def test_what_waits_for_its_link_lets_others_pass() -> None:
     sizes = [64 * UNIT_BYTES] * 4
     blocks = blocks_of(sizes, [0] * 4, Cut.uniform(16 * UNIT_BYTES))
     owners = (0, 0, 1, 1)
-    at_once = orders_of(blocks, owners, [0.0] * 16, range(16), 16 * UNIT_BYTES, 2, 1)
+    at_once = orders_of(wire_of(blocks, owners), [0.0] * 16, range(16), 1)
     for order in at_once:
         assert sorted(order) == list(range(16))
         ways = [owners[blocks[place].pieces[0].gradient] for place in order]
@@ -49,9 +71,30 @@ def test_what_waits_for_its_link_lets_others_pass() -> None:
 def test_nothing_waits_in_the_order_for_what_is_generated_later() -> None:
     sizes = [16 * UNIT_BYTES] * 8
     blocks = blocks_of(sizes, [0] * 8, Cut.uniform(16 * UNIT_BYTES))
-    ready_s = [10.0 * (8 - place) for place in range(8)]
-    order, _ = orders_of(blocks, (0,) * 8, ready_s, range(8), 16 * UNIT_BYTES, 2, 4)
+    ready_s = [1000.0 * (8 - place) for place in range(8)]
+    order, _ = orders_of(wire_of(blocks, (0,) * 8), ready_s, range(8), 4)
     assert order == tuple(reversed(range(8)))
+
+
+def test_owners_have_links_of_their_own_and_an_all_reduce_takes_both() -> None:
+    blocks = blocks_of([16 * UNIT_BYTES] * 3, [0] * 3, Cut.uniform(16 * UNIT_BYTES))
+    wire = wire_of(blocks, (0, 1, WHOLE))
+    assert wire.reduces_s == [18.0, 18.0, 17.0] and wire.gathers_s == [18.0, 18.0, 0.0]
+    assert wire.send([0, 1, 2], wire.reduces_s, [0.0, 1.0, 2.0]) == ([0.0, 1.0, 19.0], [18.0, 19.0, 36.0])
+    even = wire_of(blocks, (EVENLY,) * 3, ranks=4)
+    assert even.reduces_s == [11.0] * 3 and even.gathers_s == [9.0] * 3, "three operations, and then one"
+    assert even.send([2, 1, 0], even.reduces_s, [0.0] * 3)[1] == [33.0, 22.0, 11.0]
+
+
+@pytest.mark.parametrize(("ranks", "bandwidth"), [(2, 30e6), (4, 20e6)])
+def test_all_reduces_fill_the_wires_idle_time_in_backward(ranks: int, bandwidth: float) -> None:
+    model = zoo.profile("bert-base", total_bytes=25_600_000, backward_s=0.6, forward_s=0.3)
+    job: Any = Clipping(profile=model)
+    job.ranks = ranks
+    profile, network = profile_under(model, CUT), Network(bandwidth, 0.0)
+    whole, cut = best_whole(job, profile, network), Cut.uniform(256 << 10)
+    assert two_phases_s(job, cut, whole, profile, network) < 0.98 * two_phases_s(job, cut, 0, profile, network)
+    assert best_whole(job, profile, Network(bandwidth / 4, 0.0)) == 0, "there the wire is never idle"
 
 
 class Rank(PhasesRank):
@@ -65,29 +108,27 @@ class Rank(PhasesRank):
         order: Sequence[int],
         gathers: Sequence[int],
         norm_order: float = 2.0,
+        whole: int = 0,
     ) -> None:
-        division = division_of(sizes, wire.ranks)
+        division = divide(CUT, sizes, wire.ranks, whole)
         super().__init__(wire, rank, sizes, division.cut)
         self.issuer.groups.apart = [wire.group(rank, 1 + number) for number in range(wire.ranks)]
         self.issuer.at_once = 3
-        decision = Decision(division.cut, tuple(order), at_once=wire.ranks, gathers=tuple(gathers))
+        decision = Decision(division.cut, tuple(order), at_once=wire.ranks, gathers=tuple(gathers), whole=whole)
         norms = Norms(self.issuer, self.slots, self.blocks, self.pieces, division.owners, rank, wire.ranks)
-        self.phases = Phases(self.issuer, norms, self.blocks, division.owners, decision, rank, wire.ranks)
+        owners = [division.owner(piece) for piece in self.pieces]
+        self.phases = Phases(self.issuer, norms, self.blocks, owners, decision, rank, wire.ranks)
         self.issuer.append(self.phases.operations(norm_order))
 
     def norms(self, order: float = 2.0) -> torch.Tensor | None:
         return self.phases.norms.of(self.slots, order, lambda operation: None)
 
 
-def division_of(sizes: Sequence[int], ranks: int) -> Division:
-    cut = Cut.uniform(UNIT_BYTES)
-    return divide(cut, sizes, ranks) if ranks == 2 else Division(cut)
-
-
 def ranks_of(wire: Wire, sizes: Sequence[int], chance: random.Random, norm_order: float = 2.0) -> list[Rank]:
-    count = len(blocks_of(sizes, [0] * len(sizes), division_of(sizes, wire.ranks).cut))
+    whole = chance.randint(0, len(sizes))
+    count = len(blocks_of(sizes, [0] * len(sizes), divide(CUT, sizes, wire.ranks, whole).cut))
     order, gathers = (chance.sample(range(count), count) for _ in range(2))
-    return [Rank(wire, rank, sizes, order, gathers, norm_order) for rank in range(wire.ranks)]
+    return [Rank(wire, rank, sizes, order, gathers, norm_order, whole) for rank in range(wire.ranks)]
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 7])

@@ -68,6 +68,8 @@ class AwaitedRounds(AverageSource):
         """True if the program uses parameters and gradients in a way that cannot be detected."""
         self._outlasted = False
         """True if an update of the last round outlasted its step(), or would have without the probation."""
+        self._learned = False
+        """True if a step() since the last round began waited only to learn how the program reaches its parameters."""
         self.hooks: list[tuple[Any, Any]] = []
         """Handles of each slot's two hooks (`Slot.attend`)."""
         self._forward_thread: int | None = None
@@ -387,6 +389,7 @@ class AwaitedRounds(AverageSource):
         """Note that an optimizer of these parameters has stepped with some late updates."""
         for slot in self.slots:
             slot.sight = Sight.UNSEEN
+        self._learned |= self.learning
         self._outlasted |= self.learning or any(slot.life.pending for slot in self.slots)
         self._probation.stepped()
         torch_guards.note_uses(self, self._probation.watches)

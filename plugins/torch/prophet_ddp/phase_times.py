@@ -1,0 +1,158 @@
+"""Times of rounds in two phases: predictions, the order of blocks, and what the first phase averages completely.
+
+Rule of this file: pure. phases.py has the operations, and dividing.py says who owns what. Times are seconds, sizes
+bytes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from prophet_ddp.control import TWO_PHASES, Decision
+from prophet_ddp.dividing import EVENLY, MOST_EXACT, WHOLE, Division
+from prophet_ddp.sequencing import BlockSequence, profile_of
+from prophet_scheduler.core.choice import Choice, Question
+from prophet_scheduler.core.cut import Block, Cut, arena_places
+from prophet_scheduler.core.network import Network
+from prophet_scheduler.core.profile import Profile
+from prophet_scheduler.policies.algorithms.collective import LEAST_OVERHEAD_S, LEAST_SIZE, SIZES
+from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE, MOST_AT_ONCE, operations_at_once
+
+if TYPE_CHECKING:
+    from prophet_ddp.layout import ModuleLayout
+    from prophet_scheduler.session.messages import Basis
+
+AT_ONCE = 4
+"""Maximum number of operations in flight for each owner."""
+COARSE_BLOCKS = 64
+"""Number of blocks with which the two phases are weighed against each other."""
+COARSE_SHARES = 8
+"""Number of shares of the bytes, from none to nearly all, that are tried as all-reduces of the first phase."""
+
+
+class PhaseWire:
+    """Prediction of both phases of `blocks`, by place, on this network of `ranks` ranks.
+
+    What goes to or from one owner uses one way, and blocks take turns on each. What has no single owner uses all ways,
+    and is reduced in a ring of operations.
+    """
+
+    def __init__(self, division: Division, blocks: Sequence[Block], network: Network, ranks: int) -> None:
+        self._ways: list[Sequence[int]] = []
+        self.reduces_s: list[float] = []
+        """Seconds that each block occupies its ways in the first phase."""
+        self.gathers_s: list[float] = []
+        """Seconds that each block occupies its ways in the second phase."""
+        network = replace(network, overhead_s=max(network.overhead_s, LEAST_OVERHEAD_S))
+        for block in blocks:
+            owner = division.owner(block)
+            half_s = network.transfer_s(block.size_bytes / 2) * (ranks if owner >= 0 else 1)
+            more_s = (ranks - 2) * network.overhead_s if owner == EVENLY else 0.0
+            self._ways.append(range(ranks) if owner < 0 else (owner,))
+            self.reduces_s.append(network.transfer_s(block.size_bytes) if owner == WHOLE else half_s + more_s)
+            self.gathers_s.append(0.0 if owner == WHOLE else half_s)
+
+    def send(
+        self, order: Sequence[int], takes_s: Sequence[float], ready_s: Sequence[float]
+    ) -> tuple[list[float], list[float]]:
+        """Return when each block begins and ends, by place, if blocks that are ready at `ready_s` go in this order."""
+        begins_s, ends_s = [0.0] * len(order), [0.0] * len(order)
+        free_s: dict[int, float] = {}
+        for place in order:
+            ways = self._ways[place]
+            begins_s[place] = max(ready_s[place], *(free_s.get(way, 0.0) for way in ways))
+            ends_s[place] = begins_s[place] + takes_s[place]
+            free_s |= dict.fromkeys(ways, ends_s[place])
+        return begins_s, ends_s
+
+
+def by_generation(ready_s: Sequence[float]) -> list[int]:
+    """Return the places of blocks in the order in which backward generates them; of several at once, the last first."""
+    return sorted(range(len(ready_s)), key=lambda place: (ready_s[place], -place))
+
+
+def orders_of(
+    wire: PhaseWire, ready_s: Sequence[float], needed: Sequence[int], at_once: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the places of the wire's blocks in the order of reduction, and in the order of gathering.
+
+    `ready_s`, by place, is when each block is generated. `needed` has the places as forward needs the blocks. `at_once`
+    operations are in flight for each owner. An owner's blocks share its link, and other links would idle if everything
+    in flight used the same one. So a block that would wait long for its link lets others pass.
+    """
+
+    def ordered(wanted: Sequence[int], takes_s: Sequence[float], ready_s: Sequence[float]) -> tuple[int, ...]:
+        lead_s = at_once / 2 * sum(takes_s) / len(takes_s)
+        begins_s, _ = wire.send(wanted, takes_s, ready_s)
+        return tuple(sorted(wanted, key=lambda place: max(ready_s[place], begins_s[place] - lead_s)))
+
+    return (
+        ordered(by_generation(ready_s), wire.reduces_s, ready_s),
+        ordered(needed, wire.gathers_s, [0.0] * len(ready_s)),
+    )
+
+
+def two_phases_s(layout: ModuleLayout, cut: Cut, whole: int, profile: Profile, network: Network) -> float:
+    """Return the predicted time of an iteration in two phases that all-reduces the last `whole` gradients.
+
+    The program waits for the first phase and an exchange of norms. Then each layer waits for its own blocks. Operations
+    in flight share the wire, so a block arrives together with the next ones.
+    """
+    division = layout.division(cut, whole)
+    blocks = layout.blocks_under(division.cut)
+    wire = PhaseWire(division, blocks, network, layout.ranks)
+    rows = profile_of(blocks, profile).gradients
+    ready_s = [row.generation_s for row in rows]
+    _, ends_s = wire.send(by_generation(ready_s), wire.reduces_s, ready_s)
+    now = max(profile.backward_s, *ends_s) + 2 * network.ack_delay_s
+    _, ends_s = wire.send(range(len(blocks)), wire.gathers_s, [now] * len(blocks))
+    for place, row in enumerate(rows):
+        arrives_s = max(ends_s[place : place + LEAST_AT_ONCE]) + network.ack_delay_s
+        now = max(now, arrives_s) + row.forward_s
+    return now
+
+
+def best_whole(layout: ModuleLayout, profile: Profile, network: Network) -> int:
+    """Return how many of the last gradients should be all-reduced, by the predicted time of an iteration.
+
+    Backward generates them first. All-reduced, they fill the wire's idle time in backward, and leave forward's to
+    others. A few large blocks show where the wire idles, and are quick to try.
+    """
+    places = arena_places(layout.sizes)
+    cut = Cut.uniform(max(1, places[-1] // COARSE_BLOCKS))
+    shares = range(COARSE_SHARES)
+    wholes = {len(places) - 1 - bisect_left(places, places[-1] * (1 - share / COARSE_SHARES)) for share in shares}
+    return min(sorted(wholes), key=lambda whole: two_phases_s(layout, cut, whole, profile, network))
+
+
+def two_phases(question: Question, layout: ModuleLayout) -> Iterator[Choice]:
+    """Yield choices with two phases, by block size."""
+    profile, network = question.profile, question.network
+    whole = best_whole(layout, profile, network)
+    for size in SIZES:
+        if not LEAST_SIZE <= size <= max(profile.total_bytes, LEAST_SIZE):
+            continue
+        cut = Cut.uniform(size)
+        yield Choice(cut, 2 * size, two_phases_s(layout, cut, whole, profile, network), TWO_PHASES)
+
+
+def decision_of(layout: ModuleLayout, cut: Cut, basis: Basis, blocks_of: Callable[[Cut], BlockSequence]) -> Decision:
+    """Return the decision for blocks of about this cut's size. `blocks_of(cut)` are a cut's blocks."""
+    network, ranks = basis.network, layout.ranks
+    whole = best_whole(layout, basis.profile, network)
+    division = layout.division(cut, whole)
+    sequence = blocks_of(division.cut)
+    rows = zip(sequence.profile.gradient_ids, sequence.profile.gradients, strict=True)
+    ready_s = {id_: gradient.generation_s for id_, gradient in rows}
+    blocks = layout.blocks_under(division.cut)
+    ready = [ready_s[block.id] for block in blocks]
+    order, gathers = orders_of(PhaseWire(division, blocks, network, ranks), ready, sequence.as_needed, AT_ONCE)
+    if ranks <= MOST_EXACT:
+        at_once = AT_ONCE * ranks
+    else:  # A step is to its part what an all-reduce is to its block.
+        size_bytes = sequence.profile.total_bytes / len(blocks)
+        at_once = max(ranks - 1, operations_at_once(network, size_bytes, MOST_AT_ONCE))
+    return Decision(cut, order, at_once=at_once, gathers=gathers, whole=whole)
