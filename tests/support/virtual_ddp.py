@@ -153,8 +153,8 @@ class Clipping(Job):
     def divided(self, _value: bool) -> None:
         """Ignore the value with which a job begins."""
 
-    def division(self, cut: Cut, whole: int = 0) -> Division:
-        return divide(cut, self.sizes, self.ranks, whole)
+    def division(self, cut: Cut) -> Division:
+        return divide(cut, self.sizes, self.ranks)
 
     def iterate(self, count: int = 1) -> float:
         self.clips = not self.divided
@@ -167,7 +167,7 @@ class Clipping(Job):
         self.waits.iteration(False)
         decision = self.control.decisions[-1]
         self.cut, self.order = decision.cut, (*decision.order, *decision.gathers)
-        division = self.division(decision.cut, decision.whole)
+        division = self.division(decision.cut)
         blocks = profile_under(self.profile, division.cut)
         pieces = self.blocks_under(division.cut)
         assert sorted(decision.order) == sorted(decision.gathers) == list(range(len(blocks.gradients)))

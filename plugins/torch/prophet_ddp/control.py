@@ -50,7 +50,7 @@ TORCH_WARM_UP = 1
 FOR_GOOD = -1
 """Stands for the number of iterations if torch's reducer stays."""
 
-_HEADER = struct.Struct("<IIIIII")
+_HEADER = struct.Struct("<IIIII")
 _PAGE = 5
 """Count of a page's leading numbers: the decision's number and length in bytes; then the number, iterations and bucket
 size of the turn of torch's reducer. After them each rank has one: its median backward pass in nanoseconds."""
@@ -69,8 +69,7 @@ class Decision:
 
     `together`: how many blocks, consecutive in the order, each collective carries; empty if each block travels alone.
     `at_once`: maximum number of collectives in flight. `gathers`: for rounds in two phases (phases.py), the places of
-    the blocks in the order in which they are gathered after they were reduced in `order`; empty for all-reduces. In
-    such rounds the last `whole` gradients of the arena are all-reduced in the first phase.
+    the blocks in the order in which they are gathered after they were reduced in `order`; empty for all-reduces.
     """
 
     cut: Cut
@@ -78,7 +77,6 @@ class Decision:
     together: tuple[int, ...] = ()
     at_once: int = LEAST_AT_ONCE
     gathers: tuple[int, ...] = ()
-    whole: int = 0
     unordered: bool = False
     """True for the order of generation, used before anything is known of the job. Such a decision is never sent."""
 
@@ -110,14 +108,14 @@ class Decision:
         cut = self.cut.encode()
         parts = self.order, self.together, self.gathers
         numbers = tuple(itertools.chain(*parts))
-        header = _HEADER.pack(len(cut), *map(len, parts), self.at_once, self.whole)
+        header = _HEADER.pack(len(cut), *map(len, parts), self.at_once)
         return header + cut + struct.pack(f"<{len(numbers)}I", *numbers)
 
     @classmethod
     def decode(cls, data: bytes) -> Decision:
         """Read the bytes of `encode`; raise ValueError for any others."""
         try:
-            length, *counts, at_once, whole = _HEADER.unpack_from(data)
+            length, *counts, at_once = _HEADER.unpack_from(data)
             cut = Cut.decode(data[_HEADER.size : _HEADER.size + length])
             numbers = iter(struct.unpack_from(f"<{sum(counts)}I", data, _HEADER.size + length))
         except struct.error:
@@ -125,7 +123,7 @@ class Decision:
         if cut is None:
             raise ValueError("a decision has no cut")
         order, together, gathers = (tuple(itertools.islice(numbers, count)) for count in counts)
-        return cls(cut, order, together, at_once, gathers, whole)
+        return cls(cut, order, together, at_once, gathers)
 
 
 class Control:

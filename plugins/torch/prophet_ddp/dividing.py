@@ -42,27 +42,26 @@ class Division:
         return self.owners[block.pieces[0].gradient]
 
 
-def divide(cut: Cut, sizes: Sequence[int], ranks: int, whole: int = 0) -> Division:
+def divide(cut: Cut, sizes: Sequence[int], ranks: int) -> Division:
     """Divide gradients of these sizes (bytes, as they lie in the arena) among ranks, in blocks of about the cut's size.
 
-    The last `whole` of them are all-reduced. With more than MOST_EXACT ranks, all ranks own the others evenly.
-    Otherwise neighbours that are smaller than a block are grouped. The largest group is all-reduced, too: with one
-    owner it would use one link alone, first in one phase and then in the other. The next largest group goes to the rank
-    with the smallest load (Graham 1969, LPT). Sizes with the same number of binary digits count as equal: such groups
-    go to one rank after another, in the order of generation. The result is the same on all ranks.
+    With more than MOST_EXACT ranks, all ranks own each block evenly. Otherwise neighbours that are smaller than a block
+    are grouped. The largest group is all-reduced: with one owner it would use one link alone, first in one phase and
+    then in the other. The next largest group goes to the rank with the smallest load (Graham 1969, LPT). Sizes with the
+    same number of binary digits count as equal: such groups go to one rank after another, in the order of generation.
+    The result is the same on all ranks.
     """
-    owned = len(sizes) - whole
     if ranks > MOST_EXACT:
-        return Division(cut, (EVENLY,) * owned + (WHOLE,) * whole)
+        return Division(cut, (EVENLY,) * len(sizes))
     places = arena_places(sizes)
     groups: list[tuple[int, int]] = []
     first = 0
     for gradient in range(len(sizes)):
-        full = places[gradient + 1] - places[first] >= cut.block_bytes_at(places[first])
-        if full or gradient + 1 in (owned, len(sizes)):
+        whole = places[gradient + 1] - places[first] >= cut.block_bytes_at(places[first])
+        if whole or gradient + 1 == len(sizes):
             groups.append((first, gradient + 1))
             first = gradient + 1
-    largest = max(groups, key=lambda group: (group[1] <= owned, places[group[1]] - places[group[0]]))
+    largest = max(groups, key=lambda group: places[group[1]] - places[group[0]])
     loads = [0] * ranks
     owners = [WHOLE] * len(sizes)
     borders: list[int] = []
@@ -70,7 +69,7 @@ def divide(cut: Cut, sizes: Sequence[int], ranks: int, whole: int = 0) -> Divisi
         groups, key=lambda group: (-(places[group[1]] - places[group[0]]).bit_length(), -group[0])
     ):
         size_bytes = places[last] - places[first]
-        if (first, last) != largest and last <= owned:
+        if (first, last) != largest:
             owner = min(range(ranks), key=loads.__getitem__)
             loads[owner] += size_bytes
             owners[first:last] = [owner] * (last - first)

@@ -137,9 +137,9 @@ class ModuleLayout:
         """Return the blocks that this cut would make."""
         return blocks_of(self.sizes, self.kinds, cut)
 
-    def division(self, cut: Cut, whole: int = 0) -> Division:
-        """Return how two phases would divide this cut, all-reducing the last `whole` gradients."""
-        return divide(cut, self.sizes, self.ranks, whole)
+    def division(self, cut: Cut) -> Division:
+        """Return how two phases would divide this cut."""
+        return divide(cut, self.sizes, self.ranks)
 
     @property
     def divisible(self) -> bool:
@@ -204,7 +204,7 @@ class ModuleLayout:
     def take_up(self, decision: Decision) -> None:
         """Put a decision in force, while nothing is in flight."""
         assert self.arena is not None
-        division = self.division(decision.cut, decision.whole) if decision.gathers else None
+        division = self.division(decision.cut) if decision.gathers else None
         self.arena.recut(decision.cut if division is None else division.cut)
         self._record.decided.took_up(decision.cut)
         count = len(self.arena.blocks)

@@ -1,4 +1,4 @@
-"""Times of rounds in two phases: predictions, the order of blocks, and what the first phase averages completely.
+"""Times of rounds in two phases: predictions, and the order of blocks.
 
 Rule of this file: pure. phases.py has the operations, and dividing.py says who owns what. Times are seconds, sizes
 bytes.
@@ -6,7 +6,6 @@ bytes.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from prophet_ddp.control import TWO_PHASES, Decision
 from prophet_ddp.dividing import EVENLY, MOST_EXACT, WHOLE, Division
 from prophet_ddp.sequencing import BlockSequence, profile_of
 from prophet_scheduler.core.choice import Choice, Question
-from prophet_scheduler.core.cut import Block, Cut, arena_places
+from prophet_scheduler.core.cut import Block, Cut
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.policies.algorithms.collective import LEAST_OVERHEAD_S, LEAST_SIZE, SIZES
@@ -27,10 +26,6 @@ if TYPE_CHECKING:
 
 AT_ONCE = 4
 """Maximum number of operations in flight for each owner."""
-COARSE_BLOCKS = 64
-"""Number of blocks with which the two phases are weighed against each other."""
-COARSE_SHARES = 8
-"""Number of shares of the bytes, from none to nearly all, that are tried as all-reduces of the first phase."""
 
 
 class PhaseWire:
@@ -95,13 +90,13 @@ def orders_of(
     )
 
 
-def two_phases_s(layout: ModuleLayout, cut: Cut, whole: int, profile: Profile, network: Network) -> float:
-    """Return the predicted time of an iteration in two phases that all-reduces the last `whole` gradients.
+def two_phases_s(layout: ModuleLayout, cut: Cut, profile: Profile, network: Network) -> float:
+    """Return the predicted time of an iteration in two phases.
 
     The program waits for the first phase and an exchange of norms. Then each layer waits for its own blocks. Operations
     in flight share the wire, so a block arrives together with the next ones.
     """
-    division = layout.division(cut, whole)
+    division = layout.division(cut)
     blocks = layout.blocks_under(division.cut)
     wire = PhaseWire(division, blocks, network, layout.ranks)
     rows = profile_of(blocks, profile).gradients
@@ -115,35 +110,20 @@ def two_phases_s(layout: ModuleLayout, cut: Cut, whole: int, profile: Profile, n
     return now
 
 
-def best_whole(layout: ModuleLayout, profile: Profile, network: Network) -> int:
-    """Return how many of the last gradients should be all-reduced, by the predicted time of an iteration.
-
-    Backward generates them first. All-reduced, they fill the wire's idle time in backward, and leave forward's to
-    others. A few large blocks show where the wire idles, and are quick to try.
-    """
-    places = arena_places(layout.sizes)
-    cut = Cut.uniform(max(1, places[-1] // COARSE_BLOCKS))
-    shares = range(COARSE_SHARES)
-    wholes = {len(places) - 1 - bisect_left(places, places[-1] * (1 - share / COARSE_SHARES)) for share in shares}
-    return min(sorted(wholes), key=lambda whole: two_phases_s(layout, cut, whole, profile, network))
-
-
 def two_phases(question: Question, layout: ModuleLayout) -> Iterator[Choice]:
     """Yield choices with two phases, by block size."""
     profile, network = question.profile, question.network
-    whole = best_whole(layout, profile, network)
     for size in SIZES:
         if not LEAST_SIZE <= size <= max(profile.total_bytes, LEAST_SIZE):
             continue
         cut = Cut.uniform(size)
-        yield Choice(cut, 2 * size, two_phases_s(layout, cut, whole, profile, network), TWO_PHASES)
+        yield Choice(cut, 2 * size, two_phases_s(layout, cut, profile, network), TWO_PHASES)
 
 
 def decision_of(layout: ModuleLayout, cut: Cut, basis: Basis, blocks_of: Callable[[Cut], BlockSequence]) -> Decision:
     """Return the decision for blocks of about this cut's size. `blocks_of(cut)` are a cut's blocks."""
     network, ranks = basis.network, layout.ranks
-    whole = best_whole(layout, basis.profile, network)
-    division = layout.division(cut, whole)
+    division = layout.division(cut)
     sequence = blocks_of(division.cut)
     rows = zip(sequence.profile.gradient_ids, sequence.profile.gradients, strict=True)
     ready_s = {id_: gradient.generation_s for id_, gradient in rows}
@@ -155,4 +135,4 @@ def decision_of(layout: ModuleLayout, cut: Cut, basis: Basis, blocks_of: Callabl
     else:  # A step is to its part what an all-reduce is to its block.
         size_bytes = sequence.profile.total_bytes / len(blocks)
         at_once = max(ranks - 1, operations_at_once(network, size_bytes, MOST_AT_ONCE))
-    return Decision(cut, order, at_once=at_once, gathers=gathers, whole=whole)
+    return Decision(cut, order, at_once=at_once, gathers=gathers)

@@ -23,9 +23,11 @@ from prophet_ddp.assembly import OnProcessors
 from prophet_ddp.control import Control, Decision
 from prophet_ddp.events import EventLog
 from prophet_ddp.layout import Channel, RoundTerms
+from prophet_ddp.progress import WARM_UP
 from prophet_ddp.rounds import ModuleRounds
 from prophet_scheduler.core.cut import UNIT_BYTES, Cut
 from prophet_scheduler.frontends.torch import guards, steps
+from prophet_scheduler.frontends.torch.probation import STEPS
 from support.front_end import forget
 from support.interleaved import Interleaving, RankWire
 
@@ -197,6 +199,8 @@ class LateRounds(ModuleRounds):
 class Rank:
     """One rank's program under Prophet."""
 
+    rounds_type: type[ModuleRounds] = LateRounds
+
     def __init__(self, wire: RankWire, job: Sequence[Iteration], varies: bool, arranges: bool) -> None:
         steps.install()
         self._wire, self._rank, self._job, self._varies = wire, wire.rank, job, varies
@@ -207,7 +211,7 @@ class Rank:
         )
         torch.manual_seed(0)
         self.model = Model()
-        self.rounds = LateRounds(self.model.named_parameters(), 1, channel, terms, OnProcessors())
+        self.rounds = self.rounds_type(self.model.named_parameters(), 1, channel, terms, OnProcessors())
         self.optimizer = torch.optim.SGD(self.model.parameters(), RATE, momentum=MOMENTUM)
         self.seen: list[list[torch.Tensor | None]] = []
         self.begun = 0
@@ -386,3 +390,32 @@ def test_after_an_error_no_rank_waits_and_each_parameter_is_of_one_of_two_steps(
         assert max(map(max, made)) - min(map(max, made)) <= 1
         if not found.error:
             same(found.last, after[-1][rank])
+
+
+class RankOnProbation(Rank):
+    """Rank whose first steps that could leave pending updates wait for them."""
+
+    rounds_type = ModuleRounds
+
+
+def counted_by(wire: RankWire, job: Sequence[Iteration], terms: Terms) -> int:
+    """Run the job on one rank. Return the number of iterations whose times count."""
+    try:
+        rank = RankOnProbation(wire, job, terms.varies, terms.arranges)
+        rank.run()
+        count = len(rank.rounds.pace.take_iterations())
+        rank.rounds.flush()
+        return count
+    finally:
+        forget()
+
+
+def test_iterations_that_wait_only_to_learn_a_programs_ways_do_not_count() -> None:
+    reads_all = [Deed("gradient", place) for place in range(PARAMS)]
+    job = [
+        Iteration((True, True), False, (before, before), (True, True), ([], []), None)
+        for before in [reads_all] * 5 + [[]] * 4
+    ]
+    with Interleaving(RANKS, counted_by) as ranks:
+        counts = ranks.run(0, job, Terms())
+    assert counts == [len(job) - 1 - WARM_UP - STEPS] * RANKS, "the last one never ends"
