@@ -6,23 +6,22 @@ bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from prophet_ddp.control import TWO_PHASES, Decision
-from prophet_ddp.dividing import EVENLY, MOST_EXACT, WHOLE, Division
-from prophet_ddp.sequencing import BlockSequence, profile_of
+from prophet_ddp.control import TWO_PHASES
+from prophet_ddp.dividing import EVENLY, WHOLE, Division
+from prophet_ddp.sequencing import profile_of
 from prophet_scheduler.core.choice import Choice, Question
 from prophet_scheduler.core.cut import Block, Cut
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.policies.algorithms.collective import LEAST_OVERHEAD_S, LEAST_SIZE, SIZES
-from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE, MOST_AT_ONCE, operations_at_once
+from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
 
 if TYPE_CHECKING:
     from prophet_ddp.layout import ModuleLayout
-    from prophet_scheduler.session.messages import Basis
 
 AT_ONCE = 4
 """Maximum number of operations in flight for each owner."""
@@ -118,21 +117,3 @@ def two_phases(question: Question, layout: ModuleLayout) -> Iterator[Choice]:
             continue
         cut = Cut.uniform(size)
         yield Choice(cut, 2 * size, two_phases_s(layout, cut, profile, network), TWO_PHASES)
-
-
-def decision_of(layout: ModuleLayout, cut: Cut, basis: Basis, blocks_of: Callable[[Cut], BlockSequence]) -> Decision:
-    """Return the decision for blocks of about this cut's size. `blocks_of(cut)` are a cut's blocks."""
-    network, ranks = basis.network, layout.ranks
-    division = layout.division(cut)
-    sequence = blocks_of(division.cut)
-    rows = zip(sequence.profile.gradient_ids, sequence.profile.gradients, strict=True)
-    ready_s = {id_: gradient.generation_s for id_, gradient in rows}
-    blocks = layout.blocks_under(division.cut)
-    ready = [ready_s[block.id] for block in blocks]
-    order, gathers = orders_of(PhaseWire(division, blocks, network, ranks), ready, sequence.as_needed, AT_ONCE)
-    if ranks <= MOST_EXACT:
-        at_once = AT_ONCE * ranks
-    else:  # A step is to its part what an all-reduce is to its block.
-        size_bytes = sequence.profile.total_bytes / len(blocks)
-        at_once = max(ranks - 1, operations_at_once(network, size_bytes, MOST_AT_ONCE))
-    return Decision(cut, order, at_once=at_once, gathers=gathers)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from prophet_ddp.control import SMALL_CUT, TORCH, TORCH_CUT, Decision, bucket_bytes_of
+from prophet_ddp.dividing import MOST_EXACT
 from prophet_scheduler.core.arena import completions_at, generations_at
 from prophet_scheduler.core.choice import Choice, Question
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Block, Cut
@@ -95,9 +96,21 @@ class Sequencer:
         return wanted if abs(wanted.at_once - held.at_once) > 1 else None
 
     def _divided(self, layout: ModuleLayout, cut: Cut, basis: Basis) -> Decision:
-        from prophet_ddp.phase_times import decision_of  # Few jobs need it.
+        from prophet_ddp.phase_times import AT_ONCE, PhaseWire, orders_of  # Few jobs need it.
 
-        return decision_of(layout, cut, basis, lambda divided: self._blocks(layout, divided, basis.profile))
+        division, ranks = layout.division(cut), layout.ranks
+        sequence = self._blocks(layout, division.cut, basis.profile)
+        rows = zip(sequence.profile.gradient_ids, sequence.profile.gradients, strict=True)
+        generated_s = {id_: gradient.generation_s for id_, gradient in rows}
+        wire = PhaseWire(division, layout.blocks_under(division.cut), basis.network, ranks)
+        ready_s = [generated_s[id_] for id_ in sequence.ids]
+        order, gathers = orders_of(wire, ready_s, sequence.as_needed, AT_ONCE)
+        if ranks <= MOST_EXACT:
+            return Decision(cut, order, at_once=AT_ONCE * ranks, gathers=gathers)
+        # A step is to its part what an all-reduce is to its block.
+        size_bytes = sequence.profile.total_bytes / len(sequence.ids)
+        at_once = max(ranks - 1, operations_at_once(basis.network, size_bytes, MOST_AT_ONCE))
+        return Decision(cut, order, at_once=at_once, gathers=gathers)
 
     def _pace_s(self, cut: Cut) -> float | None:
         """Return the seconds from one block to the next; None if sizes vary or too few blocks were sent lately."""

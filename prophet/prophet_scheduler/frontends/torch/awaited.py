@@ -389,8 +389,9 @@ class AwaitedRounds(AverageSource):
         """Note that an optimizer of these parameters has stepped with some late updates."""
         for slot in self.slots:
             slot.sight = Sight.UNSEEN
-        self._learned |= self.learning
-        self._outlasted |= self.learning or any(slot.life.pending for slot in self.slots)
+        learning = self.learning
+        self._learned |= learning
+        self._outlasted |= learning or any(slot.life.pending for slot in self.slots)
         self._probation.stepped()
         torch_guards.note_uses(self, self._probation.watches)
 
