@@ -99,7 +99,7 @@ def _count() -> None:
         return reduction
 
     def count_updates(self: ShardRounds) -> None:
-        count("updates", sum(slot.life.pending and not self.arrived(slot) for slot in self.slots))
+        count("updates", sum(slot.life.pending for slot in self.slots))
         stepped(self)
 
     ModuleOrder.gathers = count_gathers  # type: ignore[method-assign]
