@@ -101,10 +101,11 @@ def two_phases_s(layout: ModuleLayout, cut: Cut, profile: Profile, network: Netw
     rows = profile_of(blocks, profile).gradients
     ready_s = [row.generation_s for row in rows]
     _, ends_s = wire.send(by_generation(ready_s), wire.reduces_s, ready_s)
-    now = max(profile.backward_s, *ends_s) + 2 * network.ack_delay_s
+    delay_s = network.ack_delay_s / 2  # Each phase has half of an all-reduce's messages.
+    now = max(profile.backward_s, *ends_s) + 2 * delay_s
     _, ends_s = wire.send(range(len(blocks)), wire.gathers_s, [now] * len(blocks))
     for place, row in enumerate(rows):
-        arrives_s = max(ends_s[place : place + LEAST_AT_ONCE]) + network.ack_delay_s
+        arrives_s = max(ends_s[place : place + LEAST_AT_ONCE]) + delay_s
         now = max(now, arrives_s) + row.forward_s
     return now
 

@@ -83,9 +83,11 @@ class Choosing:
         """True if the last question did not cover exactly the ways that are possible now."""
         return self._questions.lacks(self._present.ways)
 
-    def may_ask(self) -> bool:
-        """Return True if no search or change of arm is in progress: the answer would be for an outgoing arm."""
-        return self._questions.search is None and self._waited is None
+    def may_ask(self, job_changed: bool = False) -> bool:
+        """Return True if no search is in progress, and no change of arm: the answer would be for an outgoing arm. If the
+        job itself has changed, predictions for the incoming arm are wrong, too.
+        """
+        return self._questions.search is None and (self._waited is None or job_changed)
 
     def ask(self, basis: Basis) -> None:
         """Start a search if the question has changed since the last one. The profile belongs to the cut in force."""
@@ -96,7 +98,7 @@ class Choosing:
             self._arms.tuner.another()
             present.recent_s.clear()
         credit = self._credit if self.wanted is None else self.wanted.credit
-        questions.ask(present, basis, credit)
+        questions.ask(present, basis, credit if self._waited is None else None)
 
     # Results.
 

@@ -118,18 +118,23 @@ class Session:
     def _plan(self, turn: Turn) -> Plan | None:
         """Return the plan that is due, if any."""
         now, cut, estimates = turn.now, turn.cut, self.estimates
-        due = now - self._judged_at >= self._terms.monitor_s or turn.barrier != self._barrier
+        job_changed = turn.barrier != self._barrier
+        due = now - self._judged_at >= self._terms.monitor_s or job_changed
         if self._order is not None and cut is not None and self.profiler.ready and (due or not self._order.known):
             self._order.learn(cut, self.profiler.profile)
         choosing = self.choosing if cut is not None else None
         if choosing is not None and cut is not None:
             choosing.refused(turn.refusals)
             choosing.in_force(cut, turn.way, self._ended(turn, cut), turn.ways)
-            due = (due or choosing.lacks_ways) and choosing.may_ask()
+            job_changed |= choosing.lacks_ways
+            due = (due or job_changed) and choosing.may_ask(job_changed)
         unsure = estimates.unsure
         # Estimates take milliseconds, so compute them only where used.
         looks = due or unsure or (choosing is None and not self._knows_network)
         profile, network = estimates.to_plan_from() if looks else (None, None)
+        if job_changed and self._terms.arena and choosing is not None:
+            # The predictions were for another job. The profile of any cut of this arena will do until they are right.
+            profile, network = estimates.newest()
         if unsure and estimates.kept_was_dropped:
             due = True
             if choosing is not None:

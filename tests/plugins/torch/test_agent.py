@@ -19,6 +19,7 @@ from prophet_scheduler.core.arena import completions_at, generations_at, profile
 from prophet_scheduler.core.cut import Cut, blocks_of, learning_cut
 from prophet_scheduler.core.network import Network, Probe
 from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.learn.barrier import LEAST_ALIKE
 from prophet_scheduler.models import zoo
 from prophet_scheduler.policies import get_policy
 from prophet_scheduler.policies.algorithms.chooser import SIZES
@@ -65,6 +66,17 @@ def test_a_job_that_asks_for_norms_gets_two_phases() -> None:
     job.network = Network(NETWORK.bandwidth / 3, NETWORK.overhead_s)
     trained(job, agent, 20)
     assert job.divided, "it is as much better on a slower network"
+
+
+@pytest.mark.parametrize("before", range(6))
+def test_two_phases_need_not_wait_for_looks_at_other_sizes(before: int) -> None:
+    job = Clipping()
+    agent = module_agent(job)
+    job.asks = False
+    trained(job, agent, before)
+    job.asks = True
+    trained(job, agent, LEAST_ALIKE)
+    assert job.divided
 
 
 def test_a_job_that_asks_no_more_has_all_reduces_again() -> None:
