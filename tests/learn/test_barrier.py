@@ -1,34 +1,28 @@
-"""A barrier of a job's iterations: believed after several that show it, and given up after several that do not."""
+"""A barrier of a job's iterations: the first one decides, and after it several in a row."""
 
 from __future__ import annotations
+
+import pytest
 
 from prophet_scheduler.learn.barrier import LEAST_ALIKE, BarrierWatch
 
 
-def test_a_barrier_is_believed_when_several_iterations_in_a_row_have_one() -> None:
-    watch = BarrierWatch()
-    for number in range(LEAST_ALIKE):
-        assert not watch.holds, number
-        watch.iteration(waited=True)
-    assert watch.holds
+def watch(*iterations: bool) -> BarrierWatch:
+    made = BarrierWatch()
+    for waited in iterations:
+        made.iteration(waited)
+    return made
 
 
-def test_one_iteration_of_the_other_kind_changes_nothing() -> None:
-    watch = BarrierWatch()
-    for _ in range(20):
-        for waited in [True] * (LEAST_ALIKE - 1) + [False]:
-            watch.iteration(waited)
-        assert not watch.holds
-    for _ in range(LEAST_ALIKE):
-        watch.iteration(waited=True)
-    for _ in range(20):
-        for waited in [False] * (LEAST_ALIKE - 1) + [True]:
-            watch.iteration(waited)
-        assert watch.holds
+@pytest.mark.parametrize("first", [True, False])
+def test_the_first_iteration_is_believed_at_once(first: bool) -> None:
+    assert not watch().holds
+    assert watch(first).holds == first
 
 
-def test_it_goes_when_iterations_have_none_any_more() -> None:
-    watch = BarrierWatch()
-    for waited in [True] * LEAST_ALIKE + [False] * LEAST_ALIKE:
-        watch.iteration(waited)
-    assert not watch.holds
+@pytest.mark.parametrize("first", [True, False])
+def test_later_the_belief_changes_after_several_other_iterations_in_a_row(first: bool) -> None:
+    few = [not first] * (LEAST_ALIKE - 1)
+    assert watch(first, *20 * [*few, first]).holds == first
+    assert watch(first, *few).holds == first
+    assert watch(first, *few, not first).holds != first

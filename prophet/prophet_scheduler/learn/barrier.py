@@ -8,8 +8,8 @@ not matter: only the arrival of the last average counts.
 from __future__ import annotations
 
 LEAST_ALIKE = 3
-"""Consecutive iterations that must contradict the belief before it changes. An iteration that evaluates the model also
-waits for all averages."""
+"""Consecutive iterations that must contradict the belief before it changes, after the first iteration, which is believed
+at once. An iteration that evaluates the model also waits for all averages."""
 
 
 class BarrierWatch:
@@ -18,7 +18,7 @@ class BarrierWatch:
     def __init__(self) -> None:
         self.holds = False
         """True if iterations wait for all averages."""
-        self._others = 0
+        self._others = LEAST_ALIKE - 1
 
     def iteration(self, waited: bool) -> None:
         """Record that the next iteration began; `waited` if it had all averages of the previous one by then."""

@@ -110,4 +110,5 @@ def test_a_running_job_says_how_long_it_waits(folder: Path) -> None:
         assert [rank.wait(LIMIT_S) for rank in ranks] == [0, 0]
     log = (folder / "rank0" / "log").read_text()
     assert "of which" in log and "waits for the network" in log
-    assert "not known what would help: all ranks are on one machine" in log
+    # How long a job on one machine waits depends on what else runs there.
+    assert "all ranks are on one machine" in log or "no network could make this job" in log
