@@ -434,6 +434,7 @@ def watch_backward(within: Callable[[], bool] | None = None) -> None:
         if thread in _running:
             with _seen_within():
                 return original(*args, **kwargs)
+        torch_guards.backward_begins(*args[:2])
         for tell in list(_before):
             tell(args[0])
         _running.add(thread)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
 import types
 from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
@@ -37,6 +38,10 @@ _ON_SCRIPTS = (
 """Methods of a module in TorchScript, and functions of torch._C, that read its parameters."""
 
 
+_instead: dict[int, tuple[Any, Any]] = {}
+"""Functions of torch and their wrappers, by the function's id."""
+
+
 def call_before(holder: Any, name: str, first: Callable[..., object]) -> None:
     """Make each call of `holder.name`, if it exists, call `first` beforehand with the same arguments."""
     original = getattr(holder, name, None)
@@ -45,6 +50,19 @@ def call_before(holder: Any, name: str, first: Callable[..., object]) -> None:
         # Only this binds a callable that is no Python function to an object, and keeps it hashable for torch.compile.
         is_method = isinstance(holder, type) and not isinstance(both, types.FunctionType)
         setattr(holder, name, method(both) if is_method else both)
+        _instead[id(original)] = original, getattr(holder, name)
+
+
+def wrap_imported() -> None:
+    """Put the wrappers in place of functions that modules of the program have already imported by name."""
+    for full_name, module in list(sys.modules.items()):
+        if f"{full_name}.".startswith(("torch.", "prophet_")) or not isinstance(module, types.ModuleType):
+            continue
+        own = vars(module)
+        for name, value in list(own.items()):
+            original, wrapper = _instead.get(id(value), (None, None))
+            if wrapper is not None and original is value:
+                own[name] = wrapper
 
 
 def after(first: Callable[..., object], original: Callable[..., Any]) -> Callable[..., Any]:

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.autograd.graph import GradientEdge
 from torch.utils._device import DeviceContext
 
 from prophet_scheduler.forks import LivingSet, free_in_forks, hold_over_fork
@@ -42,7 +43,13 @@ from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import aliases as torch_aliases
 from prophet_scheduler.frontends.torch import compiled, program_state, references
-from prophet_scheduler.frontends.torch.between import call_before, patch_parameters, patch_zero_grad, watch_unseen
+from prophet_scheduler.frontends.torch.between import (
+    call_before,
+    patch_parameters,
+    patch_zero_grad,
+    watch_unseen,
+    wrap_imported,
+)
 from prophet_scheduler.frontends.torch.life import FORGET, UPDATE, Life, Sight, move
 from prophet_scheduler.frontends.torch.slot import Slot
 
@@ -69,6 +76,8 @@ being reused: otherwise an activation of the next forward pass could get it and 
 _changing = free_in_forks(threading.RLock())
 """Held while these tables change: each thread may train a module of its own."""
 _owners: LivingSet[Any] = LivingSet()
+_kept_at = 0, 0
+"""Thread of the last step that left updates pending, and the number of the next autograd node then."""
 _kept: dict[Any, list[Slot]] = {}
 """Slots by owner, for owners with pending updates or awaited averages."""
 _learning: dict[int, Any] = {}
@@ -178,7 +187,9 @@ def keep(owner: Updates, slots: Iterable[Slot]) -> set[Slot]:
     Return the slots whose updates must not be late, because something holds the memory of parameter, gradient or state
     unseen, or because they share state.
     """
+    global _kept_at
     forget_dropped()
+    _kept_at = threading.get_ident(), torch._C._autograd._get_sequence_nr()
     exposed: set[Slot] = set()
     states: dict[references.StorageKey, Slot] = {}
     with _changing, references.unhandled():
@@ -207,6 +218,19 @@ def keep(owner: Updates, slots: Iterable[Slot]) -> set[Slot]:
                     exposed |= {first, slot}
     _watch_references()
     return exposed
+
+
+def backward_begins(roots: Iterable[Any], gradients: Iterable[torch.Tensor | None]) -> None:
+    """Handle a backward pass that is about to begin at `roots`, with these gradients. A graph from before the last
+    step() may have saved what pending updates change, under another version counter, and C++ would read it unseen.
+    """
+    thread, number = _kept_at
+    if _kept and thread == threading.get_ident():
+        with references.unhandled():
+            nodes = [root.node if isinstance(root, GradientEdge) else root.grad_fn for root in roots]
+        if any(node is not None and node._sequence_nr() < number for node in nodes):
+            _flush_all()
+    references.look(gradients)
 
 
 def is_noticed(slot: Slot) -> bool:
@@ -554,6 +578,7 @@ def install() -> None:
     patch_zero_grad()
     watch_unseen(_flush_all, _before_sending)
     torch_aliases.install()
+    wrap_imported()
     begins = functools.partial(references.watch_here, _pending, _watched, _learning, use, stays=True)
     wakes = functools.partial(watch_thread, woken=True)
     threads.watch_all(begins, lambda: references.stop_here(for_good=True), wakes, _flush_all)

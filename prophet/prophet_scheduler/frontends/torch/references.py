@@ -159,6 +159,7 @@ class _References(TorchFunctionMode):
         if pending and _runs_more(func, kinds):
             self._use_all(None if kwargs and "out" in kwargs else func, list(pending.values()))
             return
+        code = False
         try:
             for value in args:
                 if isinstance(value, torch.Tensor):
@@ -167,10 +168,15 @@ class _References(TorchFunctionMode):
                         self._look(func, (value,))
                 elif isinstance(value, _CONTAINERS):
                     self._look(func, (value,))
+                else:
+                    code |= _is_code(type(value))
         except NotImplementedError:  # One of them has no storage.
             self._look(func, args)
         if kwargs:
             self._look(None if "out" in kwargs else func, kwargs.values())
+            code |= any(map(_is_code, map(type, kwargs.values())))
+        if code and pending and not getattr(func, "__name__", "").startswith("register_"):  # Hooks are called later.
+            self._use_all(func, list(pending.values()))
 
     def look(self, values: Iterable[Any]) -> None:
         """Check these values like the arguments of a C function of torch."""
@@ -224,6 +230,13 @@ def _runs_more(func: Any, kinds: Iterable[type]) -> bool:
     if hooks is not None and not all(map(_is_of_torch, hooks)):
         return True
     return torch._C._len_torch_dispatch_stack() > 0 and not all(map(_is_of_torch, _get_current_dispatch_mode_stack()))
+
+
+@functools.cache
+def _is_code(kind: type) -> bool:
+    """Return True for a type whose objects run code of the program when torch calls them, or their methods."""
+    others = kind.__module__.partition(".")[0] not in ("builtins", "torch", "numpy")
+    return kind in (types.FunctionType, types.MethodType) or (others and not issubclass(kind, torch.Tensor))
 
 
 def _running(func: Any) -> Any:
