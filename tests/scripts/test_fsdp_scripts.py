@@ -45,6 +45,7 @@ RANKS = {
 AT_ONCE = {
     *("muon", "compiled", "stepped_at_once", "reductions_read", "fsdp_extension", "fsdp_kept", "uneven", "hooks"),
     *("scaled", "norms", "gradients_kept", "backward_in_a_thread", "fsdp_event_loop"),
+    *("penalties_into_gradients", "gradient_in_a_graph"),
 }
 """Scripts and ways whose updates are not late, since something looks at all gradients before each step, or may."""
 SAYS_MORE = {"fsdp_compile": 2, "fsdp_extension": 1}

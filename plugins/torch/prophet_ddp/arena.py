@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 class DdpArena(Arena):
     """Arena whose blocks travel as all-reduces, or as the two halves of one (phases.py)."""
 
-    graphs = True
-
     def __init__(
         self,
         slots: Sequence[Slot],

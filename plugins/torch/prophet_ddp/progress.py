@@ -214,15 +214,20 @@ def not_reached(outputs: Sequence[torch.Tensor], slots: Iterable[Slot]) -> list[
 
 
 def is_cut_off(slot: Slot, module: nn.Module | None) -> bool:
-    """Return True if gradients of `module` no longer reach this slot. Its parameter was replaced there, or torch has
+    """Return True if gradients of `module` no longer reach this slot. Its parameter is no longer there, or torch has
     made another node that accumulates into `.grad`, as after a move to another type or device.
     """
     if slot.param.requires_grad and get_gradient_edge(slot.param).node is not slot.accumulation:
         return True
+    if module is None:
+        return False
     holder, _, name = slot.name.rpartition(".")
     try:
-        return module is not None and module.get_submodule(holder)._parameters.get(name) is not slot.param
+        if module.get_submodule(holder)._parameters.get(name) is slot.param:
+            return False
     except AttributeError:  # The module that held it is gone.
-        return True
+        pass
     except RuntimeError:  # A scripted module does not tell, but keeps its parameters.
         return False
+    # It may have another name now, as after pruning.
+    return all(param is not slot.param for part in module.modules() for param in part._parameters.values())

@@ -8,8 +8,8 @@ not matter: only the arrival of the last average counts.
 from __future__ import annotations
 
 LEAST_ALIKE = 3
-"""Consecutive iterations that must contradict the belief before it changes, after the first iteration, which is believed
-at once. An iteration that evaluates the model also waits for all averages."""
+"""Consecutive iterations that must contradict the belief before it changes. The first iteration is believed at once. An
+iteration that evaluates the model also waits for all averages."""
 
 
 class BarrierWatch:

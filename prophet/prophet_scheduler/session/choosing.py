@@ -84,8 +84,8 @@ class Choosing:
         return self._questions.lacks(self._present.ways)
 
     def may_ask(self, job_changed: bool = False) -> bool:
-        """Return True if no search is in progress, and no change of arm: the answer would be for an outgoing arm. If the
-        job itself has changed, predictions for the incoming arm are wrong, too.
+        """Return True if no search is in progress, and no change of arm: the answer would be for an outgoing arm. If
+        the job has changed, predictions for the incoming arm are wrong, too.
         """
         return self._questions.search is None and (self._waited is None or job_changed)
 

@@ -73,6 +73,11 @@ class KeyedRounds:
         self._announce()
 
     @property
+    def ranks(self) -> int:
+        """Number of workers."""
+        return int(self._engine.bps.size())
+
+    @property
     def whole(self) -> bool:
         """True if all gradients of this round have been staged."""
         return self.staged == len(self._slots)
@@ -187,6 +192,10 @@ class KeyedWire(AverageSource):
     """Averages of keyed rounds, for updates. Only the servers know which worker is late, and they do not say."""
 
     _keyed: KeyedRounds
+
+    @property
+    def ranks(self) -> int:
+        return self._keyed.ranks
 
     def before_compilation(self) -> None:
         """Give up the trace, whose hooks are on modules. All other hooks are on parameters and may stay."""

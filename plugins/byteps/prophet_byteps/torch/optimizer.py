@@ -15,6 +15,7 @@ import torch
 from prophet_byteps.torch.keys import Engine, leave_zeros
 from prophet_byteps.torch.rounds import OptimizerRounds
 from prophet_scheduler.frontends.notices import warn_once
+from prophet_scheduler.frontends.torch import compiled
 from prophet_scheduler.frontends.torch.optimizer import begin, methods_of, updates_of
 
 
@@ -28,6 +29,7 @@ def wrap(
 ) -> torch.optim.Optimizer:
     """Return an instance of a subclass of the optimizer's class, made from its groups. `half`: see OptimizerRounds."""
     user_class = type(optimizer)
+    compiled.hide(_Methods, ("step", "synchronize", "finish_updates"))
     # BytePS's module name, since broadcast_optimizer_state recognises a wrapped optimizer by it.
     namespace = {**methods_of(_Methods), "__module__": engine.bps.DistributedOptimizer.__module__}
     # As torch does to the step() of BytePS's class: hooks run around this step() and again around the inner one.

@@ -18,6 +18,7 @@ from prophet_byteps.torch.keys import Engine
 from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import references
+from prophet_scheduler.frontends.torch.awaited import watch_backward
 from prophet_scheduler.frontends.torch.probation import Probation
 from prophet_scheduler.frontends.torch.slot import Assignment, Slot
 from prophet_scheduler.frontends.torch.updates import Updates, unseen_use
@@ -59,6 +60,7 @@ class OptimizerRounds(Updates, KeyedWire):
         """Number of backward passes that each gradient has had in this round."""
         self._synchronized = False
         self._probation = Probation()
+        watch_backward()
         torch_guards.watch(self, self._order)
         self._ready_hooks = [slot.attend()[1] for slot in self._order]
 

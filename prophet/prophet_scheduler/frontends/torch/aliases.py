@@ -118,7 +118,8 @@ def is_unseen(storage: torch.UntypedStorage) -> bool:
     """Return True if something may use this living storage, which belongs to no parameter, without being noticed. The
     caller holds it in one variable.
     """
-    return sys.getrefcount(storage) > _IN_ONE_VARIABLE or storage._cdata in _lent or not storage.resizable()
+    held = sys.getrefcount(storage) > _IN_ONE_VARIABLE or storage._cdata in _lent or not storage.resizable()
+    return held or (storage.device.type == "cpu" and storage.is_shared())
 
 
 def _note_lent(key: int, storage: torch.UntypedStorage) -> None:

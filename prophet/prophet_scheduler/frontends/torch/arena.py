@@ -119,8 +119,6 @@ class Arena:
 
     scale: float | None = None
     divisor: int | None = None
-    graphs = False
-    """True if gradients may be part of an autograd graph."""
 
     def __init__(
         self,
@@ -228,9 +226,8 @@ class Arena:
         slot.streams.follow(slot.updated)
         seen = grad = slot.param.grad
         in_graph = grad is not None and grad.requires_grad
-        if grad is not None and (grad.is_sparse or (in_graph and not self.graphs)):
-            what = "sparse" if grad.is_sparse else "itself part of a graph (create_graph)"
-            raise ValueError(f"the gradient of {slot.name} is {what}, which cannot be sent in blocks")
+        if grad is not None and grad.is_sparse:
+            raise ValueError(f"the gradient of {slot.name} is sparse, which cannot be sent in blocks")
         if grad is not None and in_graph:
             grad = grad.detach()
         if slot.life.pending or any(block.flight is not None for block in slot.blocks):

@@ -23,7 +23,7 @@ import torch
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import warn_once
-from prophet_scheduler.frontends.torch import clipping, life, references
+from prophet_scheduler.frontends.torch import clipping, life, program_state, references
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch.life import AWAITED, FORGET, LAND, SETTLE, Sight, move
 from prophet_scheduler.frontends.torch.probation import Probation
@@ -181,7 +181,7 @@ class AwaitedRounds(AverageSource):
             shared, lent = torch_guards.keep_gradients(self, awaited)
             for slot in shared:
                 slot.part()
-            mixed = self.in_torch_order(_overlapping(shared))
+            mixed = self.in_torch_order(references.overlapping((slot, slot.sent()) for slot in shared))
         graphs = [slot for slot in self._graphs if slot.life.awaited]
         if graphs:
             warn_once(
@@ -261,7 +261,7 @@ class AwaitedRounds(AverageSource):
         """Wait until `.grad` of these slots holds the average. Gradients of an open round remain this rank's own, as in
         torch: a later backward pass completes the round.
         """
-        with self._lock, references.at_work(), torch.no_grad(), contextlib.suppress(Abandoned):
+        with self._lock, references.at_work(), program_state.neutral(), contextlib.suppress(Abandoned):
             due = [slot for slot in slots if slot.life.due]
             there: list[Slot] = []
             for slot in due:
@@ -457,25 +457,6 @@ def living() -> list[AwaitedRounds]:
 
 def _seen_within() -> contextlib.AbstractContextManager[None]:
     return torch_guards.within_backward(any(within() for within in _within))
-
-
-def _overlapping(slots: Sequence[Slot]) -> set[Slot]:
-    """Return those whose gradients share elements. In shared elements the average that is copied last remains."""
-    spans: list[tuple[int, int, Slot]] = []
-    for slot in slots:
-        gradient = slot.sent()
-        part = references.parts_of(gradient)[-1] if gradient is not None else None
-        if part is not None and part.numel():
-            extent = sum((size - 1) * stride for size, stride in zip(part.size(), part.stride(), strict=True)) + 1
-            spans.append((part.data_ptr(), part.data_ptr() + extent * part.element_size(), slot))
-    overlapping: set[Slot] = set()
-    furthest, owner = 0, None
-    for start, end, slot in sorted(spans, key=lambda span: span[:2]):
-        if start < furthest and owner is not None:
-            overlapping |= {slot, owner}
-        if end > furthest:
-            furthest, owner = end, slot
-    return overlapping
 
 
 def before_backward(tell: Callable[[Sequence[Any]], None]) -> Callable[[], None]:

@@ -126,12 +126,21 @@ def _blindly(original: Callable[..., None]) -> Callable[..., None]:
     @passed_over
     @functools.wraps(original)
     def wrapper(*args: Any, **kwargs: Any) -> None:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or references.program_has_modes() or _walks_itself(type(args[0])):
             return original(*args, **kwargs)
         with references.blind(), references.swapping:
             return original(*args, **kwargs)
 
     return wrapper
+
+
+_WALKS = "parameters", "named_parameters", "named_modules", "_named_members"
+"""Methods with which a module's zero_grad() finds its parameters."""
+
+
+def _walks_itself(kind: type) -> bool:
+    """Return True for a class with such a method of its own, which may read parameters."""
+    return any(getattr(kind, name, None) is not getattr(nn.Module, name) for name in _WALKS if hasattr(kind, name))
 
 
 def watch_unseen(may_reach_all: Callable[[], None], sends: Callable[[torch.Tensor], None]) -> None:
@@ -141,6 +150,8 @@ def watch_unseen(may_reach_all: Callable[[], None], sends: Callable[[torch.Tenso
     from torch._functorch import eager_transforms, vmap
 
     call_before(vars(torch._C)["_nested"], "nested_tensor", _look_at)
+    # torch.autograd.Function.apply calls this first: it may save a parameter that it does not read.
+    call_before(torch._functorch.utils, "unwrap_dead_wrappers", _look_at)
 
     if torch.distributed.is_available():
         kinds = torch.distributed.ProcessGroup, torch._C._distributed_c10d.Backend

@@ -185,13 +185,14 @@ def keep(owner: Updates, slots: Iterable[Slot]) -> set[Slot]:
     The updates change the parameters and the tensors of `owner.state_of(slot)`, which the program may also hold.
 
     Return the slots whose updates must not be late, because something holds the memory of parameter, gradient or state
-    unseen, or because they share state.
+    unseen, or because they share state or parts of parameters.
     """
     global _kept_at
     forget_dropped()
     _kept_at = threading.get_ident(), torch._C._autograd._get_sequence_nr()
     exposed: set[Slot] = set()
     states: dict[references.StorageKey, Slot] = {}
+    together: dict[references.StorageKey, list[tuple[Slot, torch.Tensor]]] = {}
     with _changing, references.unhandled():
         _kept[owner] = list(slots)
         for slot in _kept[owner]:
@@ -203,6 +204,7 @@ def keep(owner: Updates, slots: Iterable[Slot]) -> set[Slot]:
             if slot.watched.memory.exposed(storage, param.is_cpu) or torch_aliases.is_kept(storage):
                 exposed.add(slot)
             _add_pending(storage._cdata, slot)
+            together.setdefault(storage._cdata, []).append((slot, param))
             if _add_sent(slot)[1]:
                 exposed.add(slot)
             own = references.parts_of(param)[1:]
@@ -216,6 +218,9 @@ def keep(owner: Updates, slots: Iterable[Slot]) -> set[Slot]:
                 first = states.setdefault(memory._cdata, slot) if place >= len(own) else slot
                 if first is not slot:  # An update of one changes the other's state.
                     exposed |= {first, slot}
+        for sharing in together.values():
+            if len(sharing) > 1:  # The order of updates matters to parameters that overlap.
+                exposed |= references.overlapping(sharing)
     _watch_references()
     return exposed
 
@@ -230,7 +235,19 @@ def backward_begins(roots: Iterable[Any], gradients: Iterable[torch.Tensor | Non
             nodes = [root.node if isinstance(root, GradientEdge) else root.grad_fn for root in roots]
         if any(node is not None and node._sequence_nr() < number for node in nodes):
             _flush_all()
+    # Or it may add to a gradient by another tensor in the same memory.
+    for slot in [slot for slots in _kept.values() for slot in slots if slot.life.to_come]:
+        sent = slot.sent()
+        if sent is not None and torch_aliases.is_held(references.parts_of(sent)[-1]):
+            _finish(slot)
     references.look(gradients)
+
+
+def _finish(slot: Slot) -> None:
+    if slot.life.awaited:
+        slot.rounds.settle([slot])
+    elif slot.life.pending:
+        slot.owner.finish([slot])
 
 
 def is_noticed(slot: Slot) -> bool:

@@ -30,10 +30,10 @@ import itertools
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch._guards import CompileContext
@@ -71,6 +71,7 @@ READ_NOTHING: dict[Any, Any] = {
 """Functions that read no value, each with the lock to hold during the call, or None."""
 
 StorageKey = int
+_Key = TypeVar("_Key", bound=Hashable)
 Pending = Mapping[StorageKey, tuple[Any, ...]]
 
 
@@ -107,6 +108,38 @@ def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
     names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
     others = (other for name in names if isinstance(other := getattr(tensor, name), torch.Tensor))
     return [tensor, *itertools.chain.from_iterable(map(parts_of, others))]
+
+
+def _memory_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the tensor, or the values of a sparse one."""
+    if tensor.layout is torch.strided:
+        return (tensor,)
+    if tensor.layout is torch.sparse_coo:
+        return (tensor._values(),)
+    return (tensor.values(),) if tensor.layout in _COMPRESSED else ()
+
+
+def overlapping(tensors: Iterable[tuple[_Key, torch.Tensor | None]]) -> set[_Key]:
+    """Return the keys of tensors that share elements with another one's. A tensor made of others counts by its last
+    part.
+    """
+    spans = []
+    for key, tensor in tensors:
+        part = parts_of(tensor)[-1] if tensor is not None else None
+        if part is not None and part.numel():
+            extent = sum((size - 1) * stride for size, stride in zip(part.size(), part.stride(), strict=True)) + 1
+            spans.append((part.data_ptr(), part.data_ptr() + extent * part.element_size(), key))
+    found: set[_Key] = set()
+    furthest, owner = 0, None
+    for start, end, key in sorted(spans, key=lambda span: span[:2]):
+        if start < furthest and owner is not None:
+            found |= {key, owner}
+        if end > furthest:
+            furthest, owner = end, key
+    return found
+
+
+_COMPRESSED = torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc
 
 
 class _Here(threading.local):
@@ -159,21 +192,26 @@ class _References(TorchFunctionMode):
         if pending and _runs_more(func, kinds):
             self._use_all(None if kwargs and "out" in kwargs else func, list(pending.values()))
             return
+        kind: Any
         code = False
+        writes = None if kwargs and ("out" in kwargs or kwargs.get("inplace")) else func
+        place = 0
         try:
-            for value in args:
+            for place, value in enumerate(args):
                 if isinstance(value, torch.Tensor):
                     kind = type(value)
+                    code |= kind not in _PLAIN and _is_code(kind)
                     if value.untyped_storage()._cdata in pending or (kind not in _PLAIN and _is_of_others(kind)):
-                        self._look(func, (value,))
+                        self._look(_at(writes, place), (value,))
                 elif isinstance(value, _CONTAINERS):
-                    self._look(func, (value,))
+                    self._look(_at(writes, place), (value,))
                 else:
-                    code |= _is_code(type(value))
+                    kind = type(value)
+                    code |= _is_code(kind)
         except NotImplementedError:  # One of them has no storage.
-            self._look(func, args)
+            self._look(writes, args)
         if kwargs:
-            self._look(None if "out" in kwargs else func, kwargs.values())
+            self._look(writes, kwargs.values())
             code |= any(map(_is_code, map(type, kwargs.values())))
         if code and pending and not getattr(func, "__name__", "").startswith("register_"):  # Hooks are called later.
             self._use_all(func, list(pending.values()))
@@ -187,7 +225,7 @@ class _References(TorchFunctionMode):
 
     def _look(self, func: Callable[..., Any] | None, values: Iterable[Any]) -> None:
         tensors = _tensors(values, whole=func is None or isinstance(func, _IN_C))
-        parts = ((tensor,) if type(tensor) in _PLAIN else parts_of(tensor) for tensor in tensors)
+        parts = (_memory_of(tensor) if type(tensor) in _PLAIN else parts_of(tensor) for tensor in tensors)
         entries = (self._pending.get(storage_key(part)) for part in itertools.chain.from_iterable(parts))
         self._use_all(func, (entry for entry in entries if entry is not None))
 
@@ -210,9 +248,10 @@ class _References(TorchFunctionMode):
 
 _CONTAINERS = (list, tuple)
 _LOOKED_AT = (torch.Tensor, *_CONTAINERS)
+_OPERATORS = torch._ops.OpOverload, torch._ops.OpOverloadPacket
 _IN_C = (
     *(types.BuiltinFunctionType, types.MethodDescriptorType, types.MethodWrapperType, types.WrapperDescriptorType),
-    *(torch._ops.OpOverload, torch._ops.OpOverloadPacket),
+    *_OPERATORS,
 )
 """Types of torch's functions outside Python. They take no dicts, and read nested lists at any depth."""
 
@@ -229,14 +268,27 @@ def _runs_more(func: Any, kinds: Iterable[type]) -> bool:
     hooks = _saved_tensors_hooks(False)
     if hooks is not None and not all(map(_is_of_torch, hooks)):
         return True
+    return _has_dispatch_modes()
+
+
+def _has_dispatch_modes() -> bool:
     return torch._C._len_torch_dispatch_stack() > 0 and not all(map(_is_of_torch, _get_current_dispatch_mode_stack()))
 
 
+def program_has_modes() -> bool:
+    """Return True if a mode of the program's is active in this thread: it runs at each call of torch."""
+    modes = (torch._C._get_function_stack_at(place) for place in range(_height()))
+    return _has_dispatch_modes() or not all(is_watch(mode) or _is_of_torch(mode) for mode in modes)
+
+
 @functools.cache
-def _is_code(kind: type) -> bool:
+def _is_code(kind: Any) -> bool:
     """Return True for a type whose objects run code of the program when torch calls them, or their methods."""
-    others = kind.__module__.partition(".")[0] not in ("builtins", "torch", "numpy")
-    return kind in (types.FunctionType, types.MethodType) or (others and not issubclass(kind, torch.Tensor))
+    if issubclass(kind, torch.Tensor):
+        dispatches = kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
+        return dispatches and not (_is_of_others(kind) or _is_of_torch(kind))
+    known = kind.__module__.partition(".")[0] in ("builtins", "torch", "numpy")
+    return not known or kind in (types.FunctionType, types.MethodType)
 
 
 def _running(func: Any) -> Any:
@@ -407,13 +459,33 @@ def look(values: Iterable[Any]) -> None:
 
 def may_write() -> bool:
     """Return True if the present use may be a write, going by the schemas of an operator, or else by torch's names, in
-    place or to an item or attribute. Where a call has an argument `out`, its function counts as unknown.
+    place or to an item or attribute. A call with an argument `out` or `inplace` counts as one of an unknown function.
     """
     function = _here.function
-    if isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+    if isinstance(function, _OPERATORS):
         return _changes_arguments(function)
-    name = str(getattr(function, "__name__", "_"))
-    return (name.endswith("_") and not name.endswith("__")) or name.startswith(("__i", "__set"))
+    return _writes(str(getattr(function, "__name__", "_")))
+
+
+_IN_PLACE = frozenset(
+    name for name in dir(torch.Tensor) if name.startswith("__i") and hasattr(torch.Tensor, f"__{name[3:]}")
+)
+"""Names of operators such as +=."""
+
+
+def _writes(name: str) -> bool:
+    in_place = name.endswith("_") and not name.endswith("__")
+    return in_place or name.startswith("__set") or name in _IN_PLACE
+
+
+def _at(func: Callable[..., Any] | None, place: int) -> Callable[..., Any] | None:
+    """Return the function that uses its argument at this place; `repr` for one that only reads it. What a function
+    changes in place is its first argument, except with optimizers' fused ones.
+    """
+    name = str(getattr(func, "__name__", ""))
+    if not place or name.startswith("_fused") or isinstance(func, _OPERATORS):
+        return func
+    return repr if _writes(name) else func
 
 
 def _changes_arguments(operator: Any) -> bool:

@@ -138,7 +138,9 @@ class Updates:
         self._reference = weakref.ref(optimizer)
         self._user_class = user_class
         step: Any = user_class.step
-        self._step_without_hooks = step.__wrapped__ if getattr(step, "hooked", False) else step
+        while getattr(step, "hooked", False):  # torch's wrapper, or ours around that
+            step = step.__wrapped__
+        self._step_without_hooks = step
         self.updating = free_in_forks(threading.RLock())
         """Held while a step leaves updates pending, and while waiting for and making updates."""
         self._order: list[Slot] = []
@@ -152,6 +154,8 @@ class Updates:
         self._holders = 0, False
         """Number of holders of the dictionary of all states besides the optimizer; True if the program is one."""
         self._pending = 0
+        self._kinds: list[list[type]] = []
+        """Types of the hyper-parameters at the last step(), by group."""
         self._look = 0
         self._stepped_in: program_state.Values = ()
         """State of the program at the last step()."""
@@ -244,10 +248,11 @@ class Updates:
         `local`: parameters by group, to be updated at once with their present `.grad`.
         """
         with self.updating, references.at_work():
-            # An optimizer that refuses sharded parameters must raise its error in its first step().
-            first = not self._stepped_in and any(slot.partial for slot in slots)
+            # An optimizer that refuses its parameters, or such hyper-parameters, must raise its error in step().
+            kinds = [[*map(type, group.values())] for group in self._last.groups]
+            barrier, self._kinds = barrier or kinds != self._kinds, kinds
             self._stepped_in = program_state.of_now()
-            barrier = barrier or first or self._state_is_out() or not program_state.can_hold_later(self._stepped_in)
+            barrier = barrier or self._state_is_out() or not program_state.can_hold_later(self._stepped_in)
             # Uses are watched only after backward.
             barrier = barrier or references.in_backward() or not torch_guards.main_is_seen()
             for streams in {slot.streams for slot in slots}:
@@ -269,13 +274,16 @@ class Updates:
         self.finish([slot for slot in slots if slot.eager or barrier or slot in exposed])
 
     def _needs_whole_step(self) -> bool:
-        """Return True if something needs the step as a whole: hooks around it, or a scaler that may skip it."""
+        """Return True if something needs the step as a whole: hooks around it, a mode that runs at each of its calls of
+        torch, or a scaler that may skip it.
+        """
         optimizer = self._optimizer
         return bool(
             optimizer._optimizer_step_pre_hooks
             or optimizer._optimizer_step_post_hooks
             or torch_optimizer._global_optimizer_pre_hooks.keys() - own_hooks
             or torch_optimizer._global_optimizer_post_hooks
+            or references.program_has_modes()
             or getattr(optimizer, "found_inf", None) is not None
             or getattr(optimizer, "grad_scale", None) is not None
         )
@@ -399,13 +407,14 @@ class Updates:
         """Make no more updates of a step of which these have failed. The program gets the error once, and finds all
         averages in `.grad`, as after a whole step.
         """
-        rest = [slot for slot in self._order if slot.life.pending and slot not in failed]
+        self.forget(failed)
+        rest = [slot for slot in self._order if slot.life.pending]
         self._wait_for(rest)
         with torch.no_grad():
             for slot in rest:
                 slot.streams.before_average(slot.ends())
                 slot.bring_home()
-        self.forget([*failed, *rest])
+        self.forget(rest)
 
     def _update_here(self, slots: Sequence[Slot]) -> None:
         # In the optimizer's own order.
@@ -423,6 +432,10 @@ class Updates:
                 slot.param.grad = slot.average()
             self._run_optimizer(work, state)
             self._put_back(due, state)
+            with torch.no_grad():
+                for slot in slots:
+                    if slot.assigned.group is None:  # It has left the optimizer's groups.
+                        slot.bring_home()
         finally:
             for slot, grad in before:
                 stepped, slot.param.grad = slot.param.grad, grad

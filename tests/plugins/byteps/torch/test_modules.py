@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from prophet_byteps.cutting import CutBoard
 from prophet_byteps.torch import front_end, modules
@@ -34,6 +35,7 @@ from support.torch_network import (
     Twins,
     batch,
     check_that_nothing_stays,
+    gradient_of,
     install,
     loss_of,
     make_model,
@@ -297,3 +299,97 @@ def test_a_module_that_is_gone_with_averages_to_come_leaves_nothing_once_they_ar
         train(model, optimizer, 0, STEPS + 1)
 
     check_that_nothing_stays(network, start)
+
+
+class Straight(torch.autograd.Function):
+    """Function whose forward saves a weight that only backward reads."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(inputs, weight)
+        return torch.sign(inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs, weight = ctx.saved_tensors
+        return grads[0] * weight, (grads[0] * inputs).sum(0)
+
+
+class Saving(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+        self.late = nn.ParameterList([nn.Parameter(torch.ones(6))])
+        self.kept = list(self.late)
+
+    def forward(self, inputs: torch.Tensor) -> Any:
+        return self.last(Straight.apply(self.first(inputs), self.kept[0]))  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_a_function_saves_a_weight_that_it_does_not_read(network: Any, newest_first: bool) -> None:
+    network.newest_first = newest_first
+    twins = pair(network, make_model=Saving)
+    twins.train(steps=8)
+    assert twins.alike()
+
+
+def test_averages_arrive_in_inference_mode_in_gradients_of_which_only_aliases_are_kept(network: Any) -> None:
+    ddp = network.parallel(make_model())
+    params = list(ddp.module.parameters())
+    kept = [gradient_of(param).data for param in params]
+    loss_of(ddp, 0).backward()
+    for param in params:
+        param.grad = None
+    with torch.inference_mode():
+        assert all(bool(each.any()) for each in kept)
+
+
+class Seeing(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_of_the_program_does_not_see_averages_arrive(network: Any) -> None:
+    ddp = network.parallel(make_model())
+    loss_of(ddp, 0).backward()
+    while network.flying:
+        network.deliver()
+    with Seeing() as mode:
+        for param in ddp.module.parameters():
+            _ = gradient_of(param) + 1
+    assert mode.seen == ["aten.add.Tensor"] * 8
+
+
+def test_a_hook_that_is_registered_after_a_step_does_not_run_for_its_updates(
+    network: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.optim.Adam([nn.Parameter(torch.ones(1))])  # torch wraps the class's step() now.
+    monkeypatch.setattr(steps, "_installed", False)
+    ddp = network.parallel(make_model())
+    optimizer = torch.optim.Adam(ddp.module.parameters(), 1e-2)
+    train(ddp, optimizer, 0, 5)
+    assert network.flying
+    calls = []
+    optimizer.register_step_post_hook(lambda *_: calls.append("step"))
+    for param in ddp.module.parameters():
+        param.sum()
+    assert calls == []
+
+
+def test_gradients_that_are_parts_of_a_graph_are_averaged(network: Any) -> None:
+    twins = pair(network)
+    twins.train(steps=3)
+    for model, optimizer in twins.sides:
+        optimizer.zero_grad()
+        loss_of(model, 3).backward(create_graph=True)
+    with torch.no_grad():
+        twins.plain.synchronize()
+    grads = [[gradient_of(param).detach() for param in model.parameters()] for model, _ in twins.sides]
+    assert all(map(torch.equal, *grads))
