@@ -236,7 +236,7 @@ def backward_begins(roots: Iterable[Any], gradients: Iterable[torch.Tensor | Non
         if any(node is not None and node._sequence_nr() < number for node in nodes):
             _flush_all()
     # Or it may add to a gradient by another tensor in the same memory.
-    for slot in [slot for slots in _kept.values() for slot in slots if slot.life.to_come]:
+    for slot in [slot for slots in list(_kept.values()) for slot in slots if slot.life.to_come]:
         sent = slot.sent()
         if sent is not None and torch_aliases.is_held(references.parts_of(sent)[-1]):
             _finish(slot)

@@ -195,7 +195,6 @@ class _References(TorchFunctionMode):
         kind: Any
         code = False
         writes = None if kwargs and ("out" in kwargs or kwargs.get("inplace")) else func
-        place = 0
         try:
             for place, value in enumerate(args):
                 if isinstance(value, torch.Tensor):
@@ -287,7 +286,7 @@ def _is_code(kind: Any) -> bool:
     if issubclass(kind, torch.Tensor):
         dispatches = kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
         return dispatches and not (_is_of_others(kind) or _is_of_torch(kind))
-    known = kind.__module__.partition(".")[0] in ("builtins", "torch", "numpy")
+    known = str(kind.__module__).partition(".")[0] in ("builtins", "torch", "numpy")
     return not known or kind in (types.FunctionType, types.MethodType)
 
 
