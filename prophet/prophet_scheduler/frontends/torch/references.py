@@ -276,8 +276,12 @@ def _has_dispatch_modes() -> bool:
 
 def program_has_modes() -> bool:
     """Return True if a mode of the program's is active in this thread: it runs at each call of torch."""
-    modes = (torch._C._get_function_stack_at(place) for place in range(_height()))
-    return _has_dispatch_modes() or not all(is_watch(mode) or _is_of_torch(mode) for mode in modes)
+    while True:
+        try:
+            modes = [torch._C._get_function_stack_at(place) for place in range(_height())]
+        except RuntimeError:  # A signal handler has taken our mode off meanwhile.
+            continue
+        return _has_dispatch_modes() or not all(is_watch(mode) or _is_of_torch(mode) for mode in modes)
 
 
 @functools.cache

@@ -154,8 +154,8 @@ class Updates:
         self._holders = 0, False
         """Number of holders of the dictionary of all states besides the optimizer; True if the program is one."""
         self._pending = 0
-        self._kinds: list[list[type]] = []
-        """Types of the hyper-parameters at the last step(), by group."""
+        self._kinds: list[dict[str, type]] = []
+        """Types of the hyper-parameters at the last step(), by group and name."""
         self._look = 0
         self._stepped_in: program_state.Values = ()
         """State of the program at the last step()."""
@@ -248,9 +248,9 @@ class Updates:
         `local`: parameters by group, to be updated at once with their present `.grad`.
         """
         with self.updating, references.at_work():
-            # An optimizer that refuses its parameters, or such hyper-parameters, must raise its error in step().
-            kinds = [[*map(type, group.values())] for group in self._last.groups]
-            barrier, self._kinds = barrier or kinds != self._kinds, kinds
+            # An optimizer that refuses sharded parameters, or such hyper-parameters, must raise its error in step().
+            first = not self._stepped_in and any(slot.partial for slot in slots)
+            barrier = barrier or first or self._has_other_kinds()
             self._stepped_in = program_state.of_now()
             barrier = barrier or self._state_is_out() or not program_state.can_hold_later(self._stepped_in)
             # Uses are watched only after backward.
@@ -272,6 +272,16 @@ class Updates:
             if life.validating:
                 self.validate()
         self.finish([slot for slot in slots if slot.eager or barrier or slot in exposed])
+
+    def _has_other_kinds(self) -> bool:
+        """Return True if a hyper-parameter is of another type than at the step() before."""
+        before = self._kinds
+        self._kinds = [{name: type(value) for name, value in group.items()} for group in self._last.groups]
+        return any(
+            now.get(name, kind) is not kind
+            for own, now in zip(before, self._kinds, strict=False)
+            for name, kind in own.items()
+        )
 
     def _needs_whole_step(self) -> bool:
         """Return True if something needs the step as a whole: hooks around it, a mode that runs at each of its calls of
