@@ -23,7 +23,7 @@ import torch
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import warn_once
-from prophet_scheduler.frontends.torch import clipping, life, program_state, references
+from prophet_scheduler.frontends.torch import clipping, life, references
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch.life import AWAITED, FORGET, LAND, SETTLE, Sight, move
 from prophet_scheduler.frontends.torch.probation import Probation
@@ -261,7 +261,13 @@ class AwaitedRounds(AverageSource):
         """Wait until `.grad` of these slots holds the average. Gradients of an open round remain this rank's own, as in
         torch: a later backward pass completes the round.
         """
-        with self._lock, references.at_work(), program_state.neutral(), contextlib.suppress(Abandoned):
+        with (
+            self._lock,
+            references.at_work(),
+            torch.inference_mode(False),
+            torch.no_grad(),
+            contextlib.suppress(Abandoned),
+        ):
             due = [slot for slot in slots if slot.life.due]
             there: list[Slot] = []
             for slot in due:

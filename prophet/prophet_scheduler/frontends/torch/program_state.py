@@ -71,15 +71,6 @@ def _as_of(held: Values) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def neutral() -> Iterator[None]:
-    """Suspend the program's modes that would affect copies of averages: gradients, inference and dispatch modes."""
-    with torch.inference_mode(False), torch.no_grad(), contextlib.ExitStack() as stack:
-        if torch._C._len_torch_dispatch_stack():
-            stack.enter_context(_disable_current_modes())
-        yield
-
-
-@contextlib.contextmanager
 def outermost() -> Iterator[None]:
     """Detach calls of torch in the context from any call in progress: the garbage collector may run them in the middle
     of another, such as DTensor's, which infers shapes with fake tensors.

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from prophet_byteps.cutting import CutBoard
 from prophet_byteps.torch import front_end, modules
@@ -344,27 +343,6 @@ def test_averages_arrive_in_inference_mode_in_gradients_of_which_only_aliases_ar
         param.grad = None
     with torch.inference_mode():
         assert all(bool(each.any()) for each in kept)
-
-
-class Seeing(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.seen: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
-def test_a_mode_of_the_program_does_not_see_averages_arrive(network: Any) -> None:
-    ddp = network.parallel(make_model())
-    loss_of(ddp, 0).backward()
-    while network.flying:
-        network.deliver()
-    with Seeing() as mode:
-        for param in ddp.module.parameters():
-            _ = gradient_of(param) + 1
-    assert mode.seen == ["aten.add.Tensor"] * 8
 
 
 def test_a_hook_that_is_registered_after_a_step_does_not_run_for_its_updates(
