@@ -166,4 +166,5 @@ def test_with_more_ranks_averages_are_within_rounding_and_alike_on_all(jobs: Job
     weights = [torch.load(jobs.place(mode, name, ranks) / "rank0" / "weights.pt") for mode in MODES]
     tolerance = {"rtol": 2e-2, "atol": 2e-3} if name == HALF else {"rtol": 1e-4, "atol": 1e-6}
     torch.testing.assert_close(*weights, **tolerance)
-    assert_clipped_late(name, did(jobs.place("prophet", name, ranks), 0))
+    # The first rank looks at gradients now and then, which leaves it few late updates.
+    assert_clipped_late(name, did(jobs.place("prophet", name, ranks), 1))
