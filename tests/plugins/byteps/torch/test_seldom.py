@@ -199,24 +199,12 @@ def of_step(model: Any, optimizer: Any) -> None:
         compiled()
 
 
-def of_a_training_step(model: Any, optimizer: Any) -> None:
-    @torch.compile(backend="eager")  # type: ignore[misc]
-    def training_step(number: int) -> None:
-        optimizer.zero_grad()
-        loss_of(model, number).backward()
-        optimizer.step()
-
-    for number in range(2, 4):
-        training_step(number)
-
-
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("program", [of_step, of_a_training_step])
-def test_a_step_may_be_compiled(network: Network, program: Callable[[Any, Any], None]) -> None:
+def test_a_step_may_be_compiled(network: Network) -> None:
     twins = pair(network)
     for number in range(2, 4):
         twins.plain.zero_grad()
         loss_of(twins.truth, number).backward()
         twins.plain.step()
-    program(twins.model, twins.optimizer)
+    of_step(twins.model, twins.optimizer)
     assert twins.alike()
