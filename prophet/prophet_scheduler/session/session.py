@@ -132,7 +132,7 @@ class Session:
         # Estimates take milliseconds, so compute them only where used.
         looks = due or unsure or (choosing is None and not self._knows_network)
         profile, network = estimates.to_plan_from() if looks else (None, None)
-        if job_changed and self._terms.arena and choosing is not None:
+        if due and job_changed and self._terms.arena and choosing is not None:
             # The predictions were for another job. The profile of any cut of this arena will do until they are right.
             profile, network = estimates.newest()
         if unsure and estimates.kept_was_dropped:

@@ -379,10 +379,8 @@ def settle(borrowed: Iterable[torch.Tensor], used: Iterable[torch.Tensor], owner
         tensors = chain(borrowed, used) if theirs else borrowed
         keys = dict.fromkeys(references.storage_key(part) for each in tensors for part in references.parts_of(each))
     for slot in dict.fromkeys(slot for key in keys for slot in _pending.get(key, ())):
-        if slot.life.awaited:
-            slot.rounds.settle([slot])
-        elif slot.life.pending and slot.owner is not owner:
-            slot.owner.finish([slot])
+        if slot.life.awaited or slot.owner is not owner:
+            _finish(slot)
 
 
 def after_compilation() -> bool:
