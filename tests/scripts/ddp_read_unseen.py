@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 from torch.utils.dlpack import from_dlpack, to_dlpack
-from ways import adam, backward, run_ddp, train, way
+from ways import adam, backward, batch, loss_of, run_ddp, train, way
 
 to_numpy = torch.Tensor.numpy
 
@@ -248,6 +248,21 @@ def by_a_mode(ddp, optimizer):
         optimizer.step()
         with Reads(lambda: seen.append(kept.sum().item())):
             optimizer.zero_grad(set_to_none=False)
+    return seen
+
+
+@way()
+def may_change_saved_tensors(ddp, optimizer):
+    seen = []
+    for _ in range(8):
+        optimizer.zero_grad()
+        with torch.autograd.graph.allow_mutation_on_saved_tensors():
+            inputs, labels = batch()
+            earlier = ddp.module(inputs).pow(2).sum()
+            loss_of(ddp, inputs, labels).backward()
+            optimizer.step()
+            (gradient,) = torch.autograd.grad(earlier, ddp.module[0].weight)
+            seen.append(gradient.sum().item())
     return seen
 
 

@@ -275,13 +275,17 @@ def _has_dispatch_modes() -> bool:
 
 
 def program_has_modes() -> bool:
-    """Return True if a mode of the program's is active in this thread: it runs at each call of torch."""
+    """Return True if a dispatch mode or a function mode of the program's is active in this thread: it runs at each call
+    of torch. Of torch's own dispatch modes, one copies what a step is about to change.
+    """
     while True:
         try:
             modes = [torch._C._get_function_stack_at(place) for place in range(_height())]
         except RuntimeError:  # A signal handler has taken our mode off meanwhile.
             continue
-        return _has_dispatch_modes() or not all(is_watch(mode) or _is_of_torch(mode) for mode in modes)
+        return torch._C._len_torch_dispatch_stack() > 0 or not all(
+            is_watch(mode) or _is_of_torch(mode) for mode in modes
+        )
 
 
 @functools.cache
