@@ -32,6 +32,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from prophet_scheduler.frontends.torch import between, references
+from prophet_scheduler.frontends.torch.memory import storage_key
 
 Used = list[tuple[Any, ...]]
 
@@ -47,7 +48,7 @@ def used(pending: torch.Tensor) -> Iterator[Used]:
     """List of what the watch has seen of `pending`."""
     seen: Used = []
     references.stop_here(for_good=True)  # An earlier test's module may still have this thread watched.
-    references.watch_here({references.storage_key(pending): ("update",), -1: ("another",)}, {}, {}, seen.append)
+    references.watch_here({storage_key(pending): ("update",), -1: ("another",)}, {}, {}, seen.append)
     yield seen
     references.stop_here()
 
@@ -409,7 +410,7 @@ def test_a_gradient_is_looked_at_under_a_lock_which_is_free_after_an_error(
 def test_a_watch_that_begins_under_a_device_of_the_program_outlasts_it(used: Used, pending: torch.Tensor) -> None:
     references.stop_here()
     with torch.device("meta"):
-        references.watch_here({references.storage_key(pending): ("update",)}, {}, {}, used.append)
+        references.watch_here({storage_key(pending): ("update",)}, {}, {}, used.append)
     assert torch.ones(1).is_cpu
     assert references.watching_here() and len(_get_current_function_mode_stack()) == 1
 
@@ -491,7 +492,7 @@ def watched_again() -> None:
 @pytest.mark.parametrize("action", (marked, watched_again))
 def test_no_interrupt_leaves_a_thread_blind(used: Used, pending: torch.Tensor, action: Callable[[], object]) -> None:
     modes, place = len(_get_current_function_mode_stack()), 0
-    tables: tuple[Any, ...] = {references.storage_key(pending): ("update",)}, {}, {}, used.append
+    tables: tuple[Any, ...] = {storage_key(pending): ("update",)}, {}, {}, used.append
     while interrupted(place, action):
         place += 1
         assert not (references.is_at_work() or references.is_blind()), place

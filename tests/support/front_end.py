@@ -44,6 +44,6 @@ class LateRounds(AwaitedRounds):
 
 def forget() -> None:
     """Clear all that a test left pending or watched, before the next one."""
-    for table in (guards._kept, guards._pending, guards._learning):
-        table.clear()  # type: ignore[attr-defined]
+    guards.pending.clear()
+    guards._learning.clear()
     references.stop_here(for_good=True)

@@ -311,11 +311,11 @@ def check_that_nothing_stays(network: Network, start: Callable[[], None]) -> Non
     start()
     torch_guards.forget_dropped()
     assert network.flying
-    assert torch_guards._kept, "BytePS still writes to this memory"
+    assert torch_guards.pending.kept, "BytePS still writes to this memory"
     while network.flying:
         network.deliver()
     torch_guards.forget_dropped()
     gc.collect()
-    assert not torch_guards._kept
+    assert not torch_guards.pending.kept
     assert len(torch_guards._watched) == before
     assert not network.done, "a handle was not given back"

@@ -14,7 +14,7 @@ from support.programs import without_switches
 CASES = Path(__file__).with_name("import_cases.py")
 MOST_AT_START = 40
 """Modules of the project, packages among them, in a process that has imported BytePS."""
-MOST_OF_THE_LIBRARY = 66
+MOST_OF_THE_LIBRARY = 68
 """Modules of prophet_scheduler in a job that trains, to its end; beside them are those of the plugin."""
 FOREIGN = (
     "prophet_scheduler.cli",

@@ -113,7 +113,7 @@ def test_a_cuda_graph_runs_after_all_updates(monkeypatch: pytest.MonkeyPatch) ->
     guards.install()
     done: list[str] = []
     owner = type("Owner", (), {"flush": lambda self: done.append("updated")})()
-    monkeypatch.setitem(guards._kept, owner, [])
+    monkeypatch.setitem(guards.pending.kept, owner, [])
     try:
         torch.cuda.CUDAGraph.replay(None)  # type: ignore[arg-type]  # there is none without a GPU
     except (AttributeError, TypeError, RuntimeError):

@@ -26,6 +26,7 @@ from prophet_scheduler.frontends.notices import warn_once
 from prophet_scheduler.frontends.torch import clipping, life, references
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch.life import AWAITED, FORGET, LAND, SETTLE, Sight, move
+from prophet_scheduler.frontends.torch.memory import overlapping
 from prophet_scheduler.frontends.torch.probation import Probation
 from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.frontends.torch.updates import Abandoned, AverageSource, LongWait
@@ -181,7 +182,7 @@ class AwaitedRounds(AverageSource):
             shared, lent = torch_guards.keep_gradients(self, awaited)
             for slot in shared:
                 slot.part()
-            mixed = self.in_torch_order(references.overlapping((slot, slot.sent()) for slot in shared))
+            mixed = self.in_torch_order(overlapping((slot, slot.sent()) for slot in shared))
         graphs = [slot for slot in self._graphs if slot.life.awaited]
         if graphs:
             warn_once(
@@ -202,7 +203,7 @@ class AwaitedRounds(AverageSource):
         """Check, outside of a backward pass, that accesses to awaited averages will be detected."""
         with self._lock, references.at_work():
             for slot in self.slots:
-                assert not slot.life.due or torch_guards.is_noticed(slot), (slot.name, slot.life)
+                assert not slot.life.due or torch_guards.pending.has(slot), (slot.name, slot.life)
 
     def in_torch_order(self, slots: set[Slot]) -> list[Slot]:
         """Return the slots in the order in which the engine without Prophet would copy averages to `.grad`."""

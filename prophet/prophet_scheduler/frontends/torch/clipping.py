@@ -134,7 +134,7 @@ def _read_in_part(gradients: Sequence[torch.Tensor]) -> list[Slot]:
 
 def _holds(slot: Slot, gradient: torch.Tensor) -> bool:
     """Return True if this gradient has the slot's average, or awaits it, without changes that are still to come."""
-    if slot.life is Life.AWAITED and torch_guards.awaited_by(gradient) is not slot:
+    if slot.life is Life.AWAITED and torch_guards.pending.awaited_by(gradient) is not slot:
         return False
     return slot.change is None and slot.life in (Life.LOCAL, Life.AWAITED, Life.HOME)
 
@@ -152,7 +152,7 @@ def _are_of(norms: torch.Tensor, slots: Sequence[Slot], order: float) -> bool:
 
 def _awaited(gradients: Sequence[torch.Tensor]) -> list[Slot]:
     """Return the slots if all averages are in flight, without changes, and in one module; otherwise an empty list."""
-    slots = [torch_guards.awaited_by(gradient) for gradient in gradients]
+    slots = [torch_guards.pending.awaited_by(gradient) for gradient in gradients]
     known = [slot for slot in slots if slot is not None and slot.change is None]
     alike = all(slot.rounds is known[0].rounds and _lies_alike(slot) for slot in known)
     return known if len(known) == len(slots) == len(set(known)) and alike else []

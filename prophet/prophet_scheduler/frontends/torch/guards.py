@@ -29,7 +29,6 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,7 +36,7 @@ from torch import nn
 from torch.autograd.graph import GradientEdge
 from torch.utils._device import DeviceContext
 
-from prophet_scheduler.forks import LivingSet, free_in_forks, hold_over_fork
+from prophet_scheduler.forks import LivingSet, hold_over_fork
 from prophet_scheduler.frontends import threads
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import warn_once
@@ -50,7 +49,9 @@ from prophet_scheduler.frontends.torch.between import (
     watch_unseen,
     wrap_imported,
 )
-from prophet_scheduler.frontends.torch.life import FORGET, UPDATE, Life, Sight, move
+from prophet_scheduler.frontends.torch.life import FORGET, UPDATE, Sight, move
+from prophet_scheduler.frontends.torch.memory import parts_of, storage_key
+from prophet_scheduler.frontends.torch.pending import Pending, keys_of
 from prophet_scheduler.frontends.torch.slot import Slot
 
 if TYPE_CHECKING:
@@ -68,18 +69,11 @@ class Watched:
 
 _watched: weakref.WeakValueDictionary[int, Watched] = weakref.WeakValueDictionary()
 """Watched parameters by id. A slot keeps its parameter alive, so no id is reused."""
-_pending: dict[references.StorageKey, tuple[Slot, ...]] = {}
-"""Slots with a pending update, by each storage that it changes: parameter, gradient and the optimizer's state."""
-_sent: set[references.StorageKey] = set()
-"""Keys of gradients in `_pending`, which the program may free. For each, a weak reference of torch keeps the key from
-being reused: otherwise an activation of the next forward pass could get it and wait for an unrelated parameter."""
-_changing = free_in_forks(threading.RLock())
-"""Held while these tables change: each thread may train a module of its own."""
+pending = Pending()
+"""Updates that are pending, and averages that are awaited."""
 _owners: LivingSet[Any] = LivingSet()
 _kept_at = 0, 0
 """Thread of the last step that left updates pending, and the number of the next autograd node then."""
-_kept: dict[Any, list[Slot]] = {}
-"""Slots by owner, for owners with pending updates or awaited averages."""
 _learning: dict[int, Any] = {}
 """Weak references, by id, to owners for which it is still unknown how the program reaches their parameters."""
 _some_dropped = False
@@ -144,14 +138,13 @@ def forget_dropped() -> None:
     if not _some_dropped:
         return
     _some_dropped = False
-    kept = [slot for slots in list(_kept.values()) for slot in slots]
-    dropped = {slot for slot in kept if slot.dropped and slot.life.to_come}
+    dropped = {slot for slot in pending.slots() if slot.dropped and slot.life.to_come}
     with references.at_work(), references.unhandled():
-        ours = Counter(key for key, _ in _keys_of(dropped))
+        ours = Counter(key for key, _ in keys_of(dropped))
         lost: dict[Any, list[Slot]] = {}
         for slot in dropped:
-            parts = references.parts_of(slot.param)
-            held = any(torch_aliases.is_held(part, ours[references.storage_key(part)]) for part in parts)
+            parts = parts_of(slot.param)
+            held = any(torch_aliases.is_held(part, ours[storage_key(part)]) for part in parts)
             held |= slot.sent() is not None or (slot.life.pending and slot.owner.state_is_held(slot))
             if held or not slot.rounds.may_forget(slot):
                 _some_dropped = True  # It may become free later.
@@ -180,49 +173,54 @@ def note_uses(owner: Any, wanted: bool) -> None:
 
 
 def keep(owner: Updates, slots: Iterable[Slot]) -> set[Slot]:
-    """Note that updates of `slots` are pending, and keep `owner` alive until `release`, since the program may drop it.
-
-    The updates change the parameters and the tensors of `owner.state_of(slot)`, which the program may also hold.
-
-    Return the slots whose updates must not be late, because something holds the memory of parameter, gradient or state
-    unseen, or because they share state or parts of parameters.
+    """Note that updates of `slots` are pending, until `release`. Return those that must not be late
+    (Pending.add_updates).
     """
     global _kept_at
     forget_dropped()
     _kept_at = threading.get_ident(), torch._C._autograd._get_sequence_nr()
-    exposed: set[Slot] = set()
-    states: dict[references.StorageKey, Slot] = {}
-    together: dict[references.StorageKey, list[tuple[Slot, torch.Tensor]]] = {}
-    with _changing, references.unhandled():
-        _kept[owner] = list(slots)
-        for slot in _kept[owner]:
-            param = slot.param
-            storage = references.storage_of(param)
-            if storage is None:  # The tensor is of an unusual kind, so its uses cannot be detected.
-                exposed.add(slot)
-                continue
-            if slot.watched.memory.exposed(storage, param.is_cpu) or torch_aliases.is_kept(storage):
-                exposed.add(slot)
-            _add_pending(storage._cdata, slot)
-            together.setdefault(storage._cdata, []).append((slot, param))
-            if _add_sent(slot)[1]:
-                exposed.add(slot)
-            own = references.parts_of(param)[1:]
-            for place, part in enumerate(chain(own, *map(references.parts_of, owner.state_of(slot)))):
-                memory = references.storage_of(part)
-                if memory is None:
-                    continue
-                _add_pending(memory._cdata, slot)
-                if torch_aliases.is_unseen(memory):
-                    exposed.add(slot)
-                first = states.setdefault(memory._cdata, slot) if place >= len(own) else slot
-                if first is not slot:  # An update of one changes the other's state.
-                    exposed |= {first, slot}
-        for sharing in together.values():
-            if len(sharing) > 1:  # The order of updates matters to parameters that overlap.
-                exposed |= references.overlapping(sharing)
+    exposed = pending.add_updates(owner, slots)
     _watch_references()
     return exposed
+
+
+def keep_gradients(rounds: AwaitedRounds, slots: Iterable[Slot]) -> tuple[list[Slot], list[Slot]]:
+    """Note that the `.grad` of `slots` awaits averages: a use waits for them, through `rounds.settle`. Returns what
+    Pending.add_gradients does.
+    """
+    shared_and_unseen = pending.add_gradients(rounds, slots)
+    _watch_references()
+    return shared_and_unseen
+
+
+def keep_within_backward(rounds: AwaitedRounds, slots: Iterable[Slot]) -> None:
+    """Add gradients to those of `keep_gradients`, for accesses by the program within backward."""
+    pending.add_within_backward(rounds, slots)
+    _watch_references()
+
+
+def keep_copies(owner: Any, slots: Iterable[Slot]) -> None:
+    """Until `release_copies`, call `owner.finish(slots)` before a use of these parameters, which were copied early."""
+    pending.add_copied(owner, slots)
+    _watch_references()
+
+
+def release_copies(owner: Any, slots: Iterable[Slot]) -> None:
+    """Note that `owner` no longer has copies of these parameters."""
+    pending.remove_copied(owner, slots)
+    leave_references()
+
+
+def release(owner: Any) -> None:
+    """Note that nothing of `owner` is pending any more."""
+    pending.remove(owner)
+    leave_references()
+
+
+def settle(borrowed: Iterable[torch.Tensor], used: Iterable[torch.Tensor], owner: Any) -> None:
+    """Finish what a step of `owner` would find pending or awaited by others (Pending.touched_by_step)."""
+    for slot in pending.touched_by_step(borrowed, used, owner):
+        _finish(slot)
 
 
 def backward_begins(roots: Iterable[Any], gradients: Iterable[torch.Tensor | None]) -> None:
@@ -230,15 +228,15 @@ def backward_begins(roots: Iterable[Any], gradients: Iterable[torch.Tensor | Non
     step() may have saved what pending updates change, under another version counter, and C++ would read it unseen.
     """
     thread, number = _kept_at
-    if _kept and thread == threading.get_ident():
+    if pending.kept and thread == threading.get_ident():
         with references.unhandled():
             nodes = [root.node if isinstance(root, GradientEdge) else root.grad_fn for root in roots]
         if any(node is not None and node._sequence_nr() < number for node in nodes):
             _flush_all()
     # Or it may add to a gradient by another tensor in the same memory.
-    for slot in [slot for slots in list(_kept.values()) for slot in slots if slot.life.to_come]:
+    for slot in [slot for slot in pending.slots() if slot.life.to_come]:
         sent = slot.sent()
-        if sent is not None and torch_aliases.is_held(references.parts_of(sent)[-1]):
+        if sent is not None and torch_aliases.is_held(parts_of(sent)[-1]):
             _finish(slot)
     references.look(gradients)
 
@@ -250,137 +248,9 @@ def _finish(slot: Slot) -> None:
         slot.owner.finish([slot])
 
 
-def is_noticed(slot: Slot) -> bool:
-    """Return True if a use of the parameter or the sent gradient will wait for the pending update or the average."""
-    tensor = slot.param if slot.life.pending else slot.sent()
-    key = 0 if tensor is None else references.storage_key(references.parts_of(tensor)[-1])
-    return not key or slot in _pending.get(key, ())
-
-
-def keep_gradients(rounds: AwaitedRounds, slots: Iterable[Slot]) -> tuple[list[Slot], list[Slot]]:
-    """Note that the `.grad` of `slots` awaits averages: a use waits for them, through `rounds.settle`.
-
-    Return the slots whose gradient shares memory with another parameter's, and those whose gradient something may read
-    unseen.
-    """
-    with _changing, references.unhandled():
-        _kept[rounds] = list(slots)
-        sent = {slot: _add_sent(slot) for slot in _kept[rounds]}
-        together = [_pending[key] for key in {*chain(*(keys for keys, _ in sent.values()))} if len(_pending[key]) > 1]
-    _watch_references()
-    shared = [slot for sharing in together if len({id(slot.param) for slot in sharing}) > 1 for slot in sharing]
-    return shared, [slot for slot, (_, lent) in sent.items() if lent]
-
-
-def keep_within_backward(rounds: AwaitedRounds, slots: Iterable[Slot]) -> None:
-    """Add gradients to those of `keep_gradients`, for accesses by the program within backward."""
-    with _changing, references.unhandled():
-        for slot in slots:
-            _kept.setdefault(rounds, []).append(slot)
-            _add_sent(slot)
-    _watch_references()
-
-
-def keep_copies(owner: Any, slots: Iterable[Slot]) -> None:
-    """Until `release_copies`, call `owner.finish(slots)` before a use of these parameters, which were copied early."""
-    with _changing:
-        _kept[owner] = list(slots)
-        for key, slot in _keys_of(slots):
-            _add_pending(key, slot)
-    _watch_references()
-
-
-def release_copies(owner: Any, slots: Iterable[Slot]) -> None:
-    """Note that `owner` no longer has copies of these parameters."""
-    with _changing:
-        _kept.pop(owner, None)
-        for key, slot in _keys_of(slots):
-            others = tuple(other for other in _pending.pop(key, ()) if other is not slot)
-            if others:
-                _pending[key] = others
-    leave_references()
-
-
-def _keys_of(slots: Iterable[Slot]) -> list[tuple[references.StorageKey, Slot]]:
-    with references.unhandled():
-        return [(references.storage_key(part), slot) for slot in slots for part in references.parts_of(slot.param)]
-
-
-def _add_pending(key: references.StorageKey, slot: Slot) -> None:
-    others = _pending.get(key)
-    if others is None:
-        if key:
-            _pending[key] = (slot,)
-    elif slot not in others:
-        _pending[key] = (*others, slot)
-
-
-def release(owner: Any) -> None:
-    """Note that nothing of `owner` is pending any more."""
-    # A signal handler that releases another owner must not do so in between.
-    with references.at_work(), _changing:
-        over = [slot for slot in _kept.pop(owner, ()) if not slot.life.to_come]
-        if not _kept:
-            _pending.clear()
-        elif over:  # step() may have taken over what backward left awaited.
-            for key, slots in list(_pending.items()):
-                others = tuple(slot for slot in slots if slot.life.to_come)
-                if not others:
-                    del _pending[key]
-                elif len(others) < len(slots):
-                    _pending[key] = others
-        if over or not _kept:
-            for key in _sent - _pending.keys():
-                _sent.discard(key)
-                torch.UntypedStorage._free_weak_ref(key)
-    leave_references()
-
-
-def _add_sent(slot: Slot) -> tuple[list[references.StorageKey], bool]:
-    """Watch the slot's sent gradient. Return its keys, and True if something may read or write it unseen."""
-    sent = slot.seen
-    keys: list[references.StorageKey] = []
-    unseen = False
-    for part in references.parts_of(sent) if sent is not None else ():
-        storage = references.storage_of(part)
-        if storage is None:
-            continue
-        key: references.StorageKey = storage._cdata
-        if key not in _sent:
-            storage._weak_ref()
-            _sent.add(key)
-        _add_pending(key, slot)
-        keys.append(key)
-        unseen |= torch_aliases.is_unseen(storage)
-    return keys, unseen
-
-
-def awaited_by(gradient: torch.Tensor) -> Slot | None:
-    """Return the slot whose average this `.grad` awaits; None if several parameters or modules have the gradient."""
-    found = [slot for slot in _pending.get(references.storage_key(gradient), ()) if slot.sent() is gradient]
-    if len(found) != 1 or found[0].life is not Life.AWAITED:
-        return None
-    return found[0] if len(found[0].watched.slots) == 1 else None
-
-
 def owners() -> list[Any]:
     """Return the living owners passed to `watch`."""
     return list(_owners)
-
-
-def settle(borrowed: Iterable[torch.Tensor], used: Iterable[torch.Tensor], owner: Any) -> None:
-    """Finish awaited averages of gradients that a step of `owner` borrows, and pending updates of other optimizers on
-    the memory of these or of anything else that the step uses, in this order, which is the same on all ranks.
-    """
-    # A copy, since a signal handler may change it meanwhile.
-    kept = chain.from_iterable(list(_kept.values()))
-    theirs = any(slot.life.pending and slot.owner is not owner for slot in kept)
-    with references.unhandled():
-        tensors = chain(borrowed, used) if theirs else borrowed
-        keys = dict.fromkeys(references.storage_key(part) for each in tensors for part in references.parts_of(each))
-    for slot in dict.fromkeys(slot for key in keys for slot in _pending.get(key, ())):
-        if slot.life.awaited or slot.owner is not owner:
-            _finish(slot)
 
 
 def after_compilation() -> bool:
@@ -394,7 +264,7 @@ def _flush_all() -> None:
     if references.is_at_work():
         return
     forget_dropped()
-    for owner in list(_kept):
+    for owner in list(pending.kept):
         owner.flush()
 
 
@@ -444,7 +314,7 @@ def _before_forward(module: nn.Module) -> bool:
         return False
     if references.is_at_work():
         return compiled.is_compiled(module)
-    if references.watching_here() and not _kept:
+    if references.watching_here() and not pending.kept:
         leave_references()
     if isinstance(module, torch.jit.ScriptModule):
         _flush_all()
@@ -464,7 +334,7 @@ _look_before = _before_forward
 
 def _finish_all(params: Iterable[torch.Tensor | None]) -> None:
     """Bring these parameters up to date, with one call per optimizer."""
-    pending: dict[Any, list[Slot]] = {}
+    late: dict[Any, list[Slot]] = {}
     for param in params:
         watched = _watched.get(id(param))
         if watched is None:
@@ -472,27 +342,29 @@ def _finish_all(params: Iterable[torch.Tensor | None]) -> None:
         for slot in watched.slots:
             if slot.life.pending:
                 slot.sight = Sight.SEEN
-                pending.setdefault(slot.owner, []).append(slot)
+                late.setdefault(slot.owner, []).append(slot)
             else:
                 _reach(slot)
-    for owner, slots in pending.items():
+    for owner, slots in late.items():
         owner.finish(slots)
 
 
 def _watch_references() -> None:
-    references.watch_here(_pending, _watched, _learning, use)
+    references.watch_here(pending.by_memory, _watched, _learning, use)
 
 
 def within_backward(watched: bool) -> AbstractContextManager[None]:
     """Return a context for a backward pass; its hooks are watched if `watched` or if an update is pending."""
-    return references.within_backward(*((_pending, _watched, _learning, use) if watched or _pending else ()))
+    tables = (pending.by_memory, _watched, _learning, use) if watched or pending.by_memory else ()
+    return references.within_backward(*tables)
 
 
 def watch_thread(woken: bool = False) -> None:
     """Detect uses in this thread, too, from now on, if anything is pending or uses are being noted; if `woken`, also if
     another thread may leave something pending soon.
     """
-    if (_kept or _learning or (woken and _owners)) and not (references.watching_here() or threads.is_unwatched()):
+    due = pending.kept or _learning or (woken and _owners)
+    if due and not (references.watching_here() or threads.is_unwatched()):
         _watch_references()
 
 
@@ -507,7 +379,7 @@ def _before_fork() -> None:
     if references.is_at_work():
         return
     # Awaited gradients come first: a thread that waits for them holds a lock under which others wait for updates.
-    for owner in sorted(_kept, key=lambda owner: (hasattr(owner, "updating"), id(owner))):
+    for owner in sorted(pending.kept, key=lambda owner: (hasattr(owner, "updating"), id(owner))):
         if hasattr(owner, "updating"):
             hold_over_fork(owner.updating)
         owner.flush()
@@ -519,13 +391,13 @@ def _in_the_child() -> None:
     slots = [slot for watched in list(_watched.values()) for slot in watched.slots]
     for event in (UPDATE, FORGET):
         move(slots, event)
-    for table in (_kept, _pending, _sent, _learning):
-        table.clear()  # type: ignore[attr-defined]
+    pending.clear()
+    _learning.clear()
 
 
 def leave_references() -> None:
     """Stop watching uses in this thread, which saves the cost, if no use would wait or be noted."""
-    if not _kept and not _learning:
+    if not pending.kept and not _learning:
         references.stop_here()
 
 
@@ -564,9 +436,9 @@ def _of_graph(tensors: list[torch.Tensor]) -> None:
     running = compiled.here.module
     if not _watched or running is None:
         return
-    known = {references.storage_key(param) for param in compiled.parameters_of(running)}
-    others = {references.storage_key(slot.param) for watched in _watched.values() for slot in watched.slots[:1]} - known
-    if any(references.storage_key(tensor) in others for tensor in tensors):
+    known = {storage_key(param) for param in compiled.parameters_of(running)}
+    others = {storage_key(slot.param) for watched in _watched.values() for slot in watched.slots[:1]} - known
+    if any(storage_key(tensor) in others for tensor in tensors):
         _wait_from_now_on("a module compiled by torch.compile uses parameters of others")
 
 
@@ -594,7 +466,7 @@ def install() -> None:
     watch_unseen(_flush_all, _before_sending)
     torch_aliases.install()
     wrap_imported()
-    begins = functools.partial(references.watch_here, _pending, _watched, _learning, use, stays=True)
+    begins = functools.partial(references.watch_here, pending.by_memory, _watched, _learning, use, stays=True)
     wakes = functools.partial(watch_thread, woken=True)
     threads.watch_all(begins, lambda: references.stop_here(for_good=True), wakes, _flush_all)
     os.register_at_fork(before=_before_fork, after_in_child=_in_the_child)
@@ -602,9 +474,8 @@ def install() -> None:
 
 def _before_sending(tensor: torch.Tensor) -> None:
     _touch(tensor)
-    pending = _pending.get(references.storage_key(tensor))
-    if pending is not None:
-        use(pending)
+    if found := pending.by_memory.get(storage_key(tensor)):
+        use(found)
     watched = _watched.get(id(tensor))
     if watched is not None:
         watched.memory.sent = True

@@ -30,10 +30,10 @@ import itertools
 import sys
 import threading
 import types
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch._guards import CompileContext
@@ -42,6 +42,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from prophet_scheduler.core import _native
 from prophet_scheduler.forks import free_in_forks
+from prophet_scheduler.frontends.torch.memory import PLAIN, StorageKey, is_of_others, memory_of, parts_of, storage_key
 
 _METADATA = frozenset(
     getattr(torch.Tensor, name).__get__
@@ -70,76 +71,7 @@ READ_NOTHING: dict[Any, Any] = {
 }
 """Functions that read no value, each with the lock to hold during the call, or None."""
 
-StorageKey = int
-_Key = TypeVar("_Key", bound=Hashable)
 Pending = Mapping[StorageKey, tuple[Any, ...]]
-
-
-def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """Return the tensor's storage; None if it has none of its own."""
-    try:
-        return tensor.untyped_storage()
-    except (NotImplementedError, RuntimeError, AttributeError):
-        return None
-
-
-def storage_key(tensor: torch.Tensor) -> StorageKey:
-    """Return a key that is equal for all tensors that share memory; 0 if the tensor has no storage of its own."""
-    storage = storage_of(tensor)
-    return int(storage._cdata) if storage is not None else 0
-
-
-_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
-
-
-@functools.cache
-def _is_of_others(kind: type[torch.Tensor]) -> bool:
-    """Return True for a class of tensors that are made of others, as a DTensor is of this rank's part."""
-    return hasattr(kind, "__tensor_flatten__")
-
-
-def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensor and, if it is made of others, these, which have storages of their own. The last one of a
-    DTensor of plain tensors is this rank's part.
-    """
-    kind = type(tensor)
-    if kind in _PLAIN or not _is_of_others(kind):
-        return [tensor]
-    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-    others = (other for name in names if isinstance(other := getattr(tensor, name), torch.Tensor))
-    return [tensor, *itertools.chain.from_iterable(map(parts_of, others))]
-
-
-def _memory_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the tensor, or the values of a sparse one."""
-    if tensor.layout is torch.strided:
-        return (tensor,)
-    if tensor.layout is torch.sparse_coo:
-        return (tensor._values(),)
-    return (tensor.values(),) if tensor.layout in _COMPRESSED else ()
-
-
-def overlapping(tensors: Iterable[tuple[_Key, torch.Tensor | None]]) -> set[_Key]:
-    """Return the keys of tensors that share elements with another one's. A tensor made of others counts by its last
-    part.
-    """
-    spans = []
-    for key, tensor in tensors:
-        part = parts_of(tensor)[-1] if tensor is not None else None
-        if part is not None and part.numel():
-            extent = sum((size - 1) * stride for size, stride in zip(part.size(), part.stride(), strict=True)) + 1
-            spans.append((part.data_ptr(), part.data_ptr() + extent * part.element_size(), key))
-    found: set[_Key] = set()
-    furthest, owner = 0, None
-    for start, end, key in sorted(spans, key=lambda span: span[:2]):
-        if start < furthest and owner is not None:
-            found |= {key, owner}
-        if end > furthest:
-            furthest, owner = end, key
-    return found
-
-
-_COMPRESSED = torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc
 
 
 class _Here(threading.local):
@@ -199,8 +131,8 @@ class _References(TorchFunctionMode):
             for place, value in enumerate(args):
                 if isinstance(value, torch.Tensor):
                     kind = type(value)
-                    code |= kind not in _PLAIN and _is_code(kind)
-                    if value.untyped_storage()._cdata in pending or (kind not in _PLAIN and _is_of_others(kind)):
+                    code |= kind not in PLAIN and _is_code(kind)
+                    if value.untyped_storage()._cdata in pending or (kind not in PLAIN and is_of_others(kind)):
                         self._look(_at(writes, place), (value,))
                 elif isinstance(value, _CONTAINERS):
                     self._look(_at(writes, place), (value,))
@@ -224,7 +156,7 @@ class _References(TorchFunctionMode):
 
     def _look(self, func: Callable[..., Any] | None, values: Iterable[Any]) -> None:
         tensors = _tensors(values, whole=func is None or isinstance(func, _IN_C))
-        parts = (_memory_of(tensor) if type(tensor) in _PLAIN else parts_of(tensor) for tensor in tensors)
+        parts = (memory_of(tensor) if type(tensor) in PLAIN else parts_of(tensor) for tensor in tensors)
         entries = (self._pending.get(storage_key(part)) for part in itertools.chain.from_iterable(parts))
         self._use_all(func, (entry for entry in entries if entry is not None))
 
@@ -293,7 +225,7 @@ def _is_code(kind: Any) -> bool:
     """Return True for a type whose objects run code of the program when torch calls them, or their methods."""
     if issubclass(kind, torch.Tensor):
         dispatches = kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
-        return dispatches and not (_is_of_others(kind) or _is_of_torch(kind))
+        return dispatches and not (is_of_others(kind) or _is_of_torch(kind))
     known = str(kind.__module__).partition(".")[0] in ("builtins", "torch", "numpy")
     return not known or kind in (types.FunctionType, types.MethodType)
 

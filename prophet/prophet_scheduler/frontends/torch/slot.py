@@ -17,6 +17,7 @@ from torch.utils.hooks import unserializable_hook
 
 from prophet_scheduler.frontends.torch import references
 from prophet_scheduler.frontends.torch.life import Life, Sight
+from prophet_scheduler.frontends.torch.memory import parts_of, storage_of
 from prophet_scheduler.frontends.torch.streams import Event, Streams
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ class _Seen:
         """Remember the gradient, and where it lies."""
         self.version = version
         with references.unhandled():
-            part = references.parts_of(grad)[-1]
-            storage = references.storage_of(part)  # None if it is sparse
+            part = parts_of(grad)[-1]
+            storage = storage_of(part)  # None if it is sparse
             lies = part.storage_offset(), part.size(), part.stride()
             self._lies = None if storage is None else (StorageWeakRef(storage), part.dtype, lies)  # type: ignore[no-untyped-call]
             self._reference = weakref.ref(grad)

@@ -34,6 +34,7 @@ from prophet_scheduler.frontends.torch import aliases as torch_aliases
 from prophet_scheduler.frontends.torch import guards as torch_guards
 from prophet_scheduler.frontends.torch import life, program_state, references
 from prophet_scheduler.frontends.torch.life import DEFER, UPDATE, Sight, move
+from prophet_scheduler.frontends.torch.memory import parts_of
 from prophet_scheduler.frontends.torch.recording import shown
 from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.frontends.torch.streams import Event, Streams
@@ -198,7 +199,7 @@ class Updates:
         assert len(pending) == self._pending, (len(pending), self._pending)
         for slot in pending:
             assert slot.owner is self and self._order[slot.assigned.turn] is slot, slot.name
-            assert torch_guards.is_noticed(slot), slot.name
+            assert torch_guards.pending.has(slot), slot.name
 
     def forget(self, slots: Iterable[Slot]) -> None:
         """Drop these updates: their parameters can no longer be accessed, or no average will arrive."""
@@ -224,7 +225,7 @@ class Updates:
         own = self._entries.get(slot, {})
         tensors = [name for name, value in own.items() if isinstance(value, torch.Tensor)]
         return any(
-            torch_aliases.holders(own, name) > 1 or any(map(torch_aliases.is_held, references.parts_of(own[name])))
+            torch_aliases.holders(own, name) > 1 or any(map(torch_aliases.is_held, parts_of(own[name])))
             for name in tensors
         )
 
