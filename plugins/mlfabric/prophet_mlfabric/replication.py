@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from prophet_mlfabric.aggregation import Aggregation, Group, aggregate
-from prophet_mlfabric.network import NetworkState, Node
+from prophet_mlfabric.network import Node
 from prophet_mlfabric.ordering import Update
 from prophet_scheduler.core.errors import UserError
 
@@ -114,22 +114,3 @@ def replicate(
 def _positions(start: int, groups: Sequence[Group]) -> list[int]:
     """Return the number of updates before the first group and after each group."""
     return list(accumulate((len(group.updates) for group in groups), initial=start))
-
-
-def reserve_groups(
-    groups: Sequence[Group], network: NetworkState, destination: Node, now_s: float, latest_s: float
-) -> tuple[tuple[Group, ...], float]:
-    """Reserve the groups again in `network`, in place. Return them with new times, and when the last is applied."""
-    again = []
-    for group in groups:
-        arrivals: tuple[float, ...] = ()
-        if group.aggregator is None:
-            end = network.reserve(group.updates[0].node, destination, group.size_bytes, now_s)
-        else:
-            arrivals = tuple(
-                network.reserve(update.node, group.aggregator, update.size_bytes, now_s) for update in group.updates
-            )
-            end = network.reserve(group.aggregator, destination, group.size_bytes, max(arrivals))
-        latest_s = max(latest_s, end)
-        again.append(replace(group, arrivals_s=arrivals, end_s=end, applied_s=latest_s))
-    return tuple(again), latest_s

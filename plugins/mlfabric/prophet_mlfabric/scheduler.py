@@ -18,7 +18,7 @@ import numpy as np
 from prophet_mlfabric.aggregation import Group, aggregate
 from prophet_mlfabric.network import NetworkState, Node, Piece
 from prophet_mlfabric.ordering import Update, order_updates
-from prophet_mlfabric.replication import DivergenceLedger, replicate, reserve_groups
+from prophet_mlfabric.replication import DivergenceLedger, replicate
 
 
 @dataclass(eq=False)
@@ -26,13 +26,13 @@ class PlannedTransfer:
     """One transfer: an update to its destination or an aggregator or, with `after`, an aggregator's sum, which starts
     after those have ended. Sizes in bytes; times in seconds.
 
-    `end_s` is its expected end, and `pieces` the bandwidth used until then.
+    `end_s` is its end, and `pieces` the bandwidth used until then. Whoever carries out the transfer sets both.
     """
 
     source: Node
     destination: Node
     size_bytes: float
-    updates: tuple[Update, ...]
+    updates: tuple[Update, ...] = ()
     after: tuple[PlannedTransfer, ...] = ()
     end_s: float = math.inf
     pieces: list[Piece] = field(default_factory=list)
@@ -124,22 +124,14 @@ class Scheduler:
         pending, ranked = (*self.punted, *order), self._ranked(network, now_s)
         replication = replicate(pending, tentative, ledger, replica, ranked, now_s, replica_busy_until_s)
         self.punted = replication.punted
-        kept, needed = replication.kept, replication.needed
-        groups, copied = tentative.groups, replication.groups
-        if kept < len(groups):
-            # Updates that give way are reserved after the replica's transfers, which thus have priority on the wire.
-            state = network.copy()
-            early, latest = reserve_groups(groups[:kept], state, server, now_s, max(now_s, busy_until_s))
-            copied, _ = reserve_groups(copied, state, replica, now_s, max(now_s, replica_busy_until_s))
-            late, _ = reserve_groups(groups[kept:], state, server, now_s, latest)
-            groups = (*early, *late)
-        placed = list(zip(groups, needed, strict=True))
-        commits = [_arrival(group, server, transfers, needs) for group, needs in placed[:kept]]
+        placed = list(zip(tentative.groups, replication.needed, strict=True))
+        commits = [_arrival(group, server, transfers, needs) for group, needs in placed[: replication.kept]]
         copies = []
-        for group in copied:
+        for group in replication.groups:
             copied_to += len(group.updates)
             copies.append(_arrival(group, replica, transfers, ledger.needed(copied_to)))
-        commits += [_arrival(group, server, transfers, needs) for group, needs in placed[kept:]]
+        # Updates that give way come after the replica's transfers, which thus have priority on the wire.
+        commits += [_arrival(group, server, transfers, needs) for group, needs in placed[replication.kept :]]
         return BatchSchedule(tuple(transfers), tuple(commits), tuple(copies), dropped)
 
     def _ranked(self, network: NetworkState, now_s: float) -> list[Node]:
@@ -152,16 +144,10 @@ class Scheduler:
 
 def _arrival(group: Group, destination: Node, transfers: list[PlannedTransfer], needs: int = 0) -> Arrival:
     """Append the transfers of a group to `transfers`, and return the last as an Arrival."""
-    node = group.updates[0].node
-    if group.aggregator is None or (group.aggregator == node and len(group.updates) == 1):  # nothing to sum
-        last = PlannedTransfer(node, destination, group.size_bytes, group.updates, end_s=group.end_s)
-    else:
-        to, size, end_s = group.aggregator, group.size_bytes, group.end_s
-        legs = tuple(
-            PlannedTransfer(update.node, to, update.size_bytes, (update,), end_s=arrival_s)
-            for update, arrival_s in zip(group.updates, group.arrivals_s, strict=True)
-        )
-        transfers += legs
-        last = PlannedTransfer(to, destination, size, group.updates, legs, end_s)
-    transfers.append(last)
+    source, to = group.updates[0].node, group.aggregator
+    legs: tuple[PlannedTransfer, ...] = ()
+    if to is not None and (to != source or len(group.updates) > 1):  # else there is nothing to sum
+        source, legs = to, tuple(PlannedTransfer(u.node, to, u.size_bytes, (u,)) for u in group.updates)
+    last = PlannedTransfer(source, destination, group.size_bytes, group.updates, legs)
+    transfers += [*legs, last]
     return Arrival(last, needs)

@@ -149,4 +149,4 @@ def test_a_sum_waits_for_its_parts_and_a_schedule_lists_transfers_in_order() -> 
     assert [transfer.destination for transfer in schedule.transfers] == [SERVER, SERVER, 5, 5, SERVER]
     assert schedule.transfers[4].after == schedule.transfers[2:4]
     assert [schedule.transfers.index(arrival.transfer) for arrival in schedule.commits] == [0, 1, 4]
-    assert (schedule.transfers[-1].end_s, scheduler.version) == (3.0, 4)
+    assert scheduler.version == 4

@@ -20,8 +20,7 @@ from typing import Any
 from prophet_mlfabric.ordering import Update
 from prophet_mlfabric.studies.agenda import Agenda
 from prophet_mlfabric.studies.settings import Computations, Rates, Setting
-from prophet_mlfabric.studies.sharing import Shared
-from prophet_mlfabric.studies.transports import Carrier, Ring, Scheduled, Tree
+from prophet_mlfabric.studies.transports import Carrier, Ring, Scheduled, Shared, Tree
 
 HORIZON_S = 3600.0
 """Virtual seconds after which a job is stopped if nothing else stops it."""

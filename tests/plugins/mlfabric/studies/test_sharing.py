@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prophet_mlfabric.studies.sharing import fair_rates
+from prophet_mlfabric.studies.transports import fair_rates
 
 rates = st.integers(1, 20).map(float)
 
