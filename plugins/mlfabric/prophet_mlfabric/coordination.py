@@ -167,13 +167,16 @@ class Coordination:
         known = self._workers.get(hello.worker)
         anew = known is None or known.incarnation != hello.incarnation
         begins = anew and not any(worker.alive for worker in self._workers.values())
+        why = ""
         if hello.replicates and not self.lag.bounded:
             why = "PROPHET_REPLICA is set, but the coordinator has no bound: start it with --divergence-bound"
-            return [self._refusal(hello.worker, why)]
-        if known is None and not begins and len(self._workers) >= self.terms.most_workers:
-            return [self._refusal(hello.worker, f"the limit of {len(self._workers)} workers is reached")]
-        if hello.node not in self._nodes and len(self._nodes) > 2 * self.terms.most_workers:
-            return [self._refusal(hello.worker, f"the limit of {len(self._nodes)} nodes is reached")]
+        elif known is None and not begins and len(self._workers) >= self.terms.most_workers:
+            why = f"the limit of {len(self._workers)} workers is reached"
+        elif hello.node not in self._nodes and len(self._nodes) > 2 * self.terms.most_workers:
+            why = f"the limit of {len(self._nodes)} nodes is reached"
+        if why:
+            self._refuse(hello.worker, why)
+            return self._said()
         if begins:
             self.epoch += bool(self._workers)
             self._begin()
@@ -200,7 +203,8 @@ class Coordination:
         """Handle a request of `worker`. A refused one changes nothing."""
         known = self._workers.get(worker)
         if known is None:
-            return [self._refusal(worker, f"worker {worker} has not said hello")]
+            self._refuse(worker, f"worker {worker} has not said hello")
+            return self._said()
         leaves = isinstance(request, msg.Bye)
         first, known.ended = leaves and not known.ended, leaves
         known.heard_s, known.alive = now_s, True
@@ -239,7 +243,7 @@ class Coordination:
             self._ready.append(push)
             self._say(worker.number, msg.Wait(update=number))
         if why:
-            self._to_say.append(self._refusal(worker.number, why, number))
+            self._refuse(worker.number, why, number)
 
     def _done(self, worker: JobWorker, done: msg.Done, now_s: float) -> None:
         number, norm, granted, counts = done.update, done.norm, False, self.counts
@@ -248,7 +252,7 @@ class Coordination:
             self._say(worker.number, said)
             return
         if number < worker.forgotten:
-            self._to_say.append(self._refusal(worker.number, f"update {number} was finished long ago", number))
+            self._refuse(worker.number, f"update {number} was finished long ago", number)
             return
         # An update that is not open was never asked for, or it was lost or dropped but sent all the same.
         if (push := worker.open.get(number)) is not None:
@@ -367,11 +371,10 @@ class Coordination:
 
     def _drop(self, pushes: Iterable[Push]) -> None:
         """Have workers discard updates that would be too late."""
-        reason = f"its delay would be above {self.terms.delay_bound} versions"
         for push in pushes:
             self.counts.dropped += 1
             self._close(push)
-            grant = msg.Grant(update=push.number, dropped=True, reason=reason, version=self.version)
+            grant = msg.Grant(update=push.number, dropped=True, version=self.version)
             self._finish(self._workers[push.worker], grant)
 
     def _lose(self, push: Push) -> None:
@@ -394,8 +397,6 @@ class Coordination:
             worker.forgotten = max(worker.forgotten, oldest + 1)
         self._say(worker.number, said)
 
-    # Helpers.
-
     def _node(self, name: str) -> Node:
         if name not in self._nodes:
             self._nodes[name] = len(self._network)
@@ -413,6 +414,6 @@ class Coordination:
         said, self._to_say = self._to_say, []
         return said
 
-    def _refusal(self, worker: int, text: str, update: int | None = None) -> Addressed:
+    def _refuse(self, worker: int, text: str, update: int | None = None) -> None:
         self.counts.refused += 1
-        return worker, msg.Denied(text=text, update=update)
+        self._say(worker, msg.Denied(text=text, update=update))

@@ -34,7 +34,7 @@ class Coordinator:
             raise self.error
         ask = Ask(update=len(self.asked), size_bytes=size_bytes, version=version, norm=norm)
         self.asked.append((size_bytes, version, norm))
-        return Permission(ask, ask.update not in self.drops, self.coordinated, "")
+        return Permission(ask, ask.update not in self.drops, self.coordinated)
 
     def done(self, permission: Permission) -> None:
         self.finished += 1
