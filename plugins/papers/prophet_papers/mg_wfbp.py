@@ -89,17 +89,6 @@ def best_merge(generation_s: Sequence[float], sizes: Sequence[int], network: Net
     return groups[::-1]
 
 
-def end_s(
-    groups: Sequence[Sequence[int]], generation_s: Sequence[float], sizes: Sequence[int], network: Network
-) -> float:
-    """Return when the last of `groups` is off the wire, in seconds after backward began; merging minimizes this."""
-    now = 0.0
-    for members in groups:
-        ready_s = max(generation_s[member] for member in members)
-        now = max(now, ready_s) + network.transfer_s(sum(sizes[member] for member in members))
-    return now
-
-
 _definition = partial(Definition, page="policies/baselines.md", groups=True, waits=True)
 
 POLICIES = {

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prophet_papers.horovod import Horovod, fused_by_cycles
-from prophet_papers.mg_wfbp import MgWfbp, best_merge, end_s, merge
+from prophet_papers.mg_wfbp import MgWfbp, best_merge, merge
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan, QueuePlan
@@ -19,6 +19,7 @@ from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.models import zoo
 from prophet_scheduler.policies.ddp import MEBIBYTE, Ddp, buckets
 from support.lanes import ScheduledQueue
+from support.merges import end_s
 
 UNIT = Network(bandwidth=1.0, overhead_s=1.0)
 """A message of s bytes takes 1 + s seconds."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from prophet_papers.mg_wfbp import best_merge, end_s
+from prophet_papers.mg_wfbp import best_merge
 from prophet_scheduler.core.arena import profile_under
 from prophet_scheduler.core.choice import Question, Shape
 from prophet_scheduler.core.cut import (
@@ -27,6 +27,7 @@ from prophet_scheduler.policies.algorithms.chooser import SIZES
 from prophet_scheduler.policies.algorithms.collective import ArrivalOrder, CollectivePolicy, ForwardOrder
 from prophet_scheduler.policies.algorithms.merging import EXACT, LATE, fewest_groups, merged_cut
 from prophet_scheduler.policies.algorithms.sequence import iteration_s, learning_sizes, make_sequence
+from support.merges import end_s
 from support.profiles import resnet50
 
 UNIT = Network(1.0, 1.0)
