@@ -14,7 +14,7 @@ from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut, blocks_of
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Deadline, Plan
 from prophet_scheduler.core.profile import GradientProfile, Profile
-from prophet_scheduler.policies import Blocks, get_definition, get_policy
+from prophet_scheduler.policies import get_policy
 from prophet_scheduler.policies.algorithms.assembler import assemble
 from support.lanes import ScheduledQueue
 from support.profiles import resnet50
@@ -144,8 +144,3 @@ def test_every_gradient_but_the_first_to_come_is_expected() -> None:
 def test_what_is_in_flight_is_at_most_the_largest_message(sizes: tuple[int, ...], credit: int) -> None:
     profile = Profile("sizes", tuple(GradientProfile("g", size, 1.0) for size in sizes))
     assert get_policy("prophet-paper").plan(profile, None).push.credit == credit
-
-
-def test_it_wants_each_gradient_apart() -> None:
-    assert get_definition("prophet-paper").blocks is Blocks.WHOLE
-    assert get_policy("prophet-paper").plan(None, None).cut is None

@@ -16,7 +16,6 @@ from prophet_scheduler.policies import get_policy
 from prophet_scheduler.policies.algorithms.collective import ArrivalOrder, ForwardOrder
 from prophet_scheduler.policies.algorithms.sequence import (
     IssueOrder,
-    backward_order,
     iteration_s,
     make_sequence,
     operations_at_once,
@@ -55,57 +54,43 @@ def plan_of(policy: str, of: Profile, network: Network) -> Plan:
     return ForwardOrder().plan(of, network) if policy == "prophet" else get_policy(policy).plan(of, network)
 
 
-def test_what_forward_needs_first_goes_before_what_waits() -> None:
-    job = profile((1, 0.25), (1, 0.15), (2, 0.1), (2, 0.0))
-    sequence = make_sequence(job, NETWORK, plan_of("prophet", job, NETWORK))
-    # The last one is under way until 0.2; of those waiting then, 1 goes before 2; when 1 ends, 0 is there.
-    assert sequence.order == (3, 1, 0, 2)
-    assert sequence.ends_s == pytest.approx((0.4, 0.3, 0.6, 0.2))
+STEPS = [(1, 0.25), (1, 0.15), (2, 0.1), (2, 0.0)]
 
 
-def test_arrival_order_is_that_of_generation() -> None:
-    job = profile((1, 0.25), (1, 0.15), (2, 0.1), (2, 0.0))
-    sequence = make_sequence(job, NETWORK, plan_of("fifo", job, NETWORK))
-    assert sequence.order == (3, 2, 1, 0)
-    assert sequence.ends_s == pytest.approx((0.6, 0.5, 0.4, 0.2))
+@pytest.mark.parametrize(
+    ("policy", "rows", "overhead_s", "order", "ends_s"),
+    [
+        # Gradient 3 is on the wire until 0.2; then 1 goes before 2; when 1 ends, 0 is ready.
+        ("prophet", STEPS, 0.0, (3, 1, 0, 2), (0.4, 0.3, 0.6, 0.2)),
+        ("fifo", STEPS, 0.0, (3, 2, 1, 0), (0.6, 0.5, 0.4, 0.2)),
+        # A transfer is not interrupted.
+        ("prophet", [(1, 0.01), (10, 0.0)], 0.0, (1, 0), (1.1, 1.0)),
+        # The wire idles until something is ready.
+        ("prophet", [(1, 1.0), (1, 0.0)], 0.0, (1, 0), (1.1, 0.1)),
+        ("prophet", [(1, 0.0), (1, 0.0)], 0.05, (0, 1), (0.15, 0.3)),
+    ],
+)
+def test_order_and_ends_by_hand(
+    policy: str,
+    rows: list[tuple[float, float]],
+    overhead_s: float,
+    order: tuple[int, ...],
+    ends_s: tuple[float, ...],
+) -> None:
+    job, network = profile(*rows), Network(10e6, overhead_s)
+    sequence = make_sequence(job, network, plan_of(policy, job, network))
+    assert sequence.order == order
+    assert sequence.ends_s == pytest.approx(ends_s)
 
 
-def test_a_transfer_under_way_is_not_interrupted() -> None:
-    job = profile((1, 0.01), (10, 0.0))
-    assert make_sequence(job, NETWORK, plan_of("prophet", job, NETWORK)).order == (1, 0)
-
-
-def test_the_wire_idles_until_something_is_there() -> None:
-    job = profile((1, 1.0), (1, 0.0))
-    assert make_sequence(job, NETWORK, plan_of("prophet", job, NETWORK)).ends_s == pytest.approx((1.1, 0.1))
-
-
-def test_a_message_costs_its_overhead() -> None:
-    job = profile((1, 0.0), (1, 0.0))
-    slow = Network(10e6, overhead_s=0.05)
-    assert make_sequence(job, slow, plan_of("prophet", job, slow)).ends_s == pytest.approx((0.15, 0.3))
-
-
-def test_an_iteration_ends_when_forward_has_had_all() -> None:
-    job = profile((1, 0.2), (1, 0.0))
-    assert iteration_s(job, IssueOrder((0, 1), (0.3, 0.1))) == pytest.approx(0.5)
-    assert iteration_s(job, IssueOrder((0, 1), (0.3, 0.9))) == pytest.approx(1.0)
-    assert iteration_s(job, IssueOrder((0, 1), (0.1, 0.1))) == pytest.approx(0.4), "backward takes its time"
-
-
-def test_behind_a_barrier_forward_begins_when_the_last_is_back() -> None:
-    job = profile((1, 0.2), (1, 0.0))
-    assert iteration_s(job, IssueOrder((0, 1), (0.3, 0.9)), barrier=True) == pytest.approx(1.1)
-    assert iteration_s(job, IssueOrder((0, 1), (0.1, 0.1)), barrier=True) == pytest.approx(0.4)
-
-
-def test_another_order_comes_to_what_it_must() -> None:
-    job = profile((1, 0.25), (1, 0.15), (2, 0.1), (2, 0.0))
-    assert play_sequence(job, NETWORK, (0, 1, 2, 3)).ends_s == pytest.approx((0.35, 0.45, 0.65, 0.85))
-
-
-def test_nothing_is_known_yet() -> None:
-    assert backward_order(4) == (3, 2, 1, 0)
+@pytest.mark.parametrize(
+    ("ends_s", "layer_by_layer", "behind_a_barrier"),
+    [((0.3, 0.1), 0.5, 0.5), ((0.3, 0.9), 1.0, 1.1), ((0.1, 0.1), 0.4, 0.4)],
+)
+def test_iteration_ends_by_hand(ends_s: tuple[float, ...], layer_by_layer: float, behind_a_barrier: float) -> None:
+    job, sequence = profile((1, 0.2), (1, 0.0)), IssueOrder((0, 1), ends_s)
+    assert iteration_s(job, sequence) == pytest.approx(layer_by_layer)
+    assert iteration_s(job, sequence, barrier=True) == pytest.approx(behind_a_barrier)
 
 
 def test_gradients_that_are_held_for_ever_are_an_error() -> None:

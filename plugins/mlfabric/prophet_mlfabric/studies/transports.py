@@ -2,8 +2,8 @@
 
 Rule of this file: what is sent when, over which links. The cluster decides who computes, and applies updates.
 
-`Scheduled` is MLfabric. `Shared` has no scheduler (figure 1a): rates are max-min fair, which means that all flows' rates
-grow together until a link is full; its flows stop there and the others grow on. `Ring` and `Tree` are all-reduces.
+`Scheduled` is MLfabric. `Shared` has no scheduler (figure 1a): rates are max-min fair. All flows' rates grow together
+until a link is full; its flows stop there and the others grow on. `Ring` and `Tree` are all-reduces.
 """
 
 from __future__ import annotations
