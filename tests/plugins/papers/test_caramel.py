@@ -48,15 +48,18 @@ def test_the_plan_by_hand() -> None:
     assert sorted((alone.push.order or {}).values()) == [0, 1, 2]
 
 
-def test_the_names_of_the_ablation() -> None:
+def test_options_give_the_name_and_are_checked() -> None:
     assert Caramel().name == "caramel"
-    assert Caramel(batching=False).name == "caramel-no-batching"
     assert Caramel(batching=False, scheduling=False).name == "caramel-no-batching-no-scheduling"
-
-
-def test_a_threshold_below_nothing() -> None:
     with pytest.raises(UserError, match="threshold is -1; it must be 0 or more bytes"):
         Caramel(threshold=-1)
+
+
+def test_without_profile_or_network_gradients_go_alone_in_order_of_arrival() -> None:
+    assert Caramel().plan(None, UNIT) == Caramel().plan(None, None)
+    assert Caramel().plan(None, None).push.credit == 1
+    plan = Caramel().plan(resnet50(25_600_000), None)
+    assert plan.push.order == {i: 160 - i for i in range(161)} and not plan.push.groups
 
 
 def test_within_a_step_each_gradient_tells_that_it_has_come() -> None:
@@ -65,14 +68,6 @@ def test_within_a_step_each_gradient_tells_that_it_has_come() -> None:
     times = [plan.generation_s[gradient] for gradient in (3, 2, 1, 0)]
     assert times == sorted(set(times)) and times == pytest.approx([1.0] * 4)
     assert sorted(times) == [deadline.time_s for deadline in plan.push.deadlines]
-
-
-def test_the_policy_plans_before_it_knows() -> None:
-    assert Caramel().plan(None, None).push.credit == 1
-    profile = resnet50(25_600_000)
-    plan = Caramel().plan(profile, None)
-    assert plan.push.order == {i: 160 - i for i in range(161)} and not plan.push.groups
-    assert Caramel().plan(None, UNIT) == Caramel().plan(None, None)
 
 
 @pytest.mark.parametrize("network", [Network(31.25e6, 0.0005, 0.004), Network(1.25e9, 0.0007)])
