@@ -84,19 +84,19 @@ def jobs(draw: st.DrawFn) -> tuple[Profile, Network]:
 
 @settings(deadline=None)
 @given(jobs())
-def test_the_queue_starts_each_gradient_when_algorithm_1_says(job: tuple[Profile, Network]) -> None:
+def test_the_queue_starts_each_gradient_as_in_algorithm_1(job: tuple[Profile, Network]) -> None:
     assert paper_starts(*job) == pytest.approx(assemble(*job).start_s, abs=1e-6)
 
 
 @pytest.mark.parametrize("mbit", [100, 250, 1000, 4000])
-def test_so_it_does_with_resnet_50_in_a_jobs_blocks(mbit: int) -> None:
+def test_the_queue_starts_resnet_50s_blocks_as_in_algorithm_1(mbit: int) -> None:
     profile, network = in_blocks(resnet50(102_200_000)), Network(mbit * 125e3, 0.0001)
     assert paper_starts(profile, network) == pytest.approx(assemble(profile, network).start_s, abs=1e-6)
 
 
 @settings(deadline=None)
 @given(jobs(), st.sampled_from([0.031, 0.31]))
-def test_late_acknowledgements_break_none_of_its_constraints(job: tuple[Profile, Network], ack_delay_s: float) -> None:
+def test_late_acknowledgements_break_no_constraint(job: tuple[Profile, Network], ack_delay_s: float) -> None:
     """The algorithm knows no acknowledgements. A gradient that must wait for one may no longer fit into backward."""
     profile, network = job[0], dataclasses.replace(job[1], ack_delay_s=ack_delay_s)
     starts = paper_starts(profile, network)
@@ -123,7 +123,7 @@ def in_blocks(profile: Profile) -> Profile:
     return Profile(profile.name, gradients, tuple(block.id for block in blocks))
 
 
-def test_without_a_network_nothing_is_predicted() -> None:
+def test_without_a_network_there_are_no_deadlines() -> None:
     plan = get_policy("prophet-paper").plan(resnet50(25_600_000), None)
     assert not plan.push.deadlines
     profile, network = resnet50(25_600_000), Network(31.25e6)
@@ -131,7 +131,7 @@ def test_without_a_network_nothing_is_predicted() -> None:
     assert not ends_late(profile, network, paper_starts(profile, network))
 
 
-def test_every_gradient_but_the_first_to_come_is_expected() -> None:
+def test_every_gradient_but_the_first_has_a_deadline() -> None:
     gradients = tuple(GradientProfile(f"g{i}", 10, time_s) for i, time_s in enumerate((3.0, 2.0, 2.0, 1.0)))
     plan = get_policy("prophet-paper").plan(Profile("small", gradients, (5, 17, 18, 40)), Network(100.0))
     after_2 = plan.generation_s[17]
@@ -141,6 +141,6 @@ def test_every_gradient_but_the_first_to_come_is_expected() -> None:
 
 
 @pytest.mark.parametrize(("sizes", "credit"), [((10, 300, 20), 300), ((10, 9_000_000), MOST_BLOCK_BYTES)])
-def test_what_is_in_flight_is_at_most_the_largest_message(sizes: tuple[int, ...], credit: int) -> None:
+def test_the_credit_is_the_largest_message(sizes: tuple[int, ...], credit: int) -> None:
     profile = Profile("sizes", tuple(GradientProfile("g", size, 1.0) for size in sizes))
     assert get_policy("prophet-paper").plan(profile, None).push.credit == credit

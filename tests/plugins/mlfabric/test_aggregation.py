@@ -75,7 +75,7 @@ def test_figure_2_two_straight_and_a_sum_of_two() -> None:
     assert aggregate(updates(4), even(6), SERVER, [], 0.0).end_s == 4.0
 
 
-def test_no_run_weighs_more_than_it_may() -> None:
+def test_no_run_exceeds_its_maximum_weight() -> None:
     groups = aggregate(updates(4), even(6), SERVER, [4, 5], 0.0, 9.0, weights=[1.0, 1.0, 1.5, 9.0], most=2.0)
     for group in groups.groups:
         assert len(group.updates) == 1 or [u.id for u in group.updates] == [0, 1]
@@ -101,7 +101,7 @@ def orders(draw: st.DrawFn, most: int = 7, uniform: bool = False) -> Instance:
 
 
 @given(orders(), st.floats(-1, 12))
-def test_it_is_the_listing(instance: Instance, busy_until_s: float) -> None:
+def test_aggregation_equals_the_listing(instance: Instance, busy_until_s: float) -> None:
     order, network, aggregators = instance
     groups = aggregate(order, network, SERVER, aggregators, 0.0, busy_until_s)
     end, assigned = listing(order, network, aggregators, 0.0, busy_until_s)
@@ -110,9 +110,7 @@ def test_it_is_the_listing(instance: Instance, busy_until_s: float) -> None:
 
 
 @given(orders(), st.floats(-1, 12))
-def test_it_keeps_the_order_is_never_later_than_none_and_never_lets_the_server_wait(
-    instance: Instance, busy_until_s: float
-) -> None:
+def test_aggregation_keeps_the_order_and_never_delays_the_server(instance: Instance, busy_until_s: float) -> None:
     order, network, aggregators = instance
     before = [link.rates for link in network.downlinks]
     groups = aggregate(order, network, SERVER, aggregators, 0.0, busy_until_s)
@@ -142,7 +140,7 @@ def ends_of(hops: Sequence[Hop], size_bytes: float, network: NetworkState, now_s
     return ends
 
 
-def test_distribution_is_figure_2_turned_round() -> None:
+def test_distribution_is_figure_2_reversed() -> None:
     # Four readers, one distributor: the server sends to it first, then two of its own; the last has it at 3, not 4.
     hops = distribute([1, 2, 3, 4], 1.0, even(6), SERVER, [5], 0.0)
     ends = ends_of(hops, 1.0, even(6), 0.0)
@@ -153,7 +151,7 @@ def test_distribution_is_figure_2_turned_round() -> None:
 
 
 @given(orders(), st.floats(0, 3))
-def test_every_reader_gets_the_model_once_and_only_after_its_source_has_it(instance: Instance, now_s: float) -> None:
+def test_every_reader_gets_the_model_once_after_its_source(instance: Instance, now_s: float) -> None:
     order, network, distributors = instance
     readers = [update.node for update in order]
     hops = distribute(readers, 5.0, network, SERVER, distributors, now_s)

@@ -78,7 +78,7 @@ def begun(workers: int = 2) -> Job:
     return job
 
 
-def test_nothing_goes_before_the_replica_has_the_first_model() -> None:
+def test_no_update_goes_before_the_first_copy() -> None:
     job = Job(2)
     ((worker, copy),) = job.copies()
     assert (worker, copy.bound) == (0, 4.0)
@@ -88,7 +88,7 @@ def test_nothing_goes_before_the_replica_has_the_first_model() -> None:
     assert job.grants() == [(1, 0)]
 
 
-def test_an_update_that_could_pass_the_bound_waits_for_a_copy_and_those_behind_it_wait_as_well() -> None:
+def test_an_update_above_the_rest_of_the_bound_and_all_later_ones_wait_for_a_copy() -> None:
     job = begun()
     job.trained(0, 0)
     assert job.copies() == []
@@ -106,7 +106,7 @@ def test_an_update_that_could_pass_the_bound_waits_for_a_copy_and_those_behind_i
     assert lag.greatest == 3.0 and lag.copies == 2
 
 
-def test_a_copy_has_what_was_counted_when_it_was_ordered() -> None:
+def test_a_copy_has_the_updates_counted_before_its_order() -> None:
     job = begun()
     job.done(0, 0, norm=3.0)
     job.done(1, 0, norm=0.5)
@@ -116,7 +116,7 @@ def test_a_copy_has_what_was_counted_when_it_was_ordered() -> None:
     assert (lag.lag, lag.copies) == (0.5, 2), "what came after the order may not be in it"
 
 
-def test_a_copy_is_made_sooner_where_an_update_waits_and_not_at_all_where_it_has_nothing_new() -> None:
+def test_a_waiting_update_brings_the_copy_forward_if_there_is_anything_new() -> None:
     job = begun(3)
     job.ask(0, 0, norm=1.5)
     job.ask(1, 0, norm=3.0)
@@ -143,7 +143,7 @@ def test_an_update_above_the_bound_goes_alone_with_one_line() -> None:
     assert job.coordination.lag.greatest == 6.0, "so much may have been lost"
 
 
-def test_of_another_job_the_replica_has_nothing_and_no_number_comes_twice() -> None:
+def test_a_new_job_starts_without_a_copy_and_with_new_numbers() -> None:
     job = Job(1)
     ((_, first),) = job.copies()
     job.hear(0, msg.Copied(number=first.number))
@@ -154,7 +154,7 @@ def test_of_another_job_the_replica_has_nothing_and_no_number_comes_twice() -> N
     assert second.number != first.number
 
 
-def test_what_may_be_at_the_server_though_nobody_says_so_counts() -> None:
+def test_unreported_updates_of_a_lost_worker_count() -> None:
     job = begun()
     job.ask(0, 0, norm=3.0)
     assert job.grants() == [(0, 0)]
@@ -166,7 +166,7 @@ def test_what_may_be_at_the_server_though_nobody_says_so_counts() -> None:
     assert job.grants() == [(1, 0)]
 
 
-def test_without_a_replica_that_is_reached_updates_go_on_and_it_is_tried_again() -> None:
+def test_an_unreachable_replica_holds_no_update_back_and_is_retried() -> None:
     job = Job(2)
     job.ask(0, 0, norm=100.0)
     assert job.grants() == []
@@ -189,12 +189,12 @@ def test_without_a_replica_that_is_reached_updates_go_on_and_it_is_tried_again()
     assert job.grants() == [], "it is bounded again"
 
 
-def test_a_worker_with_a_replica_and_a_coordinator_without_a_bound_do_not_go_together() -> None:
+def test_a_replica_needs_a_divergence_bound() -> None:
     ((_, said),) = Coordination(replace(TERMS, divergence_bound=None), 7).join(hello(0), 0.0)
     assert isinstance(said, msg.Denied) and "start it with --divergence-bound" in said.text
 
 
-def test_an_order_that_is_not_answered_is_said_again_and_nobody_waits_once_its_worker_has_ended() -> None:
+def test_an_unanswered_order_is_repeated_until_its_worker_ends() -> None:
     job = Job(2)
     ((_, first),) = job.copies()
     job.turn(CHECK_S)

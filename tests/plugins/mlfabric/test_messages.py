@@ -28,13 +28,13 @@ ASK: dict[str, Any] = {"kind": "ask", "update": 1, "size_bytes": 10, "version": 
         ({"kind": "grant"}, "message"),
     ],
 )
-def test_what_cannot_be_is_one_line_that_names_the_field(change: dict[str, Any], where: str) -> None:
+def test_invalid_fields_are_named(change: dict[str, Any], where: str) -> None:
     with pytest.raises(UserError, match=f"^{where}: ") as error:
         decode_request(json.dumps({**ASK, **change}).encode())
     assert "\n" not in str(error.value)
 
 
-def test_a_proof_is_for_one_token_one_nonce_and_one_worker() -> None:
+def test_a_proof_holds_for_one_token_nonce_and_worker() -> None:
     nonce, token = "ab" * 32, "a token of the tests"
     hello = HELLO.model_copy(update={"proof": prove(token, nonce, HELLO)})
     assert proves(token, nonce, hello)

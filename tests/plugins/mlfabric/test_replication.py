@@ -47,7 +47,7 @@ def test_equations_7_and_8_by_hand() -> None:
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0, 0.95), st.integers(1, 12))
-def test_models_are_never_further_apart_than_the_bound_says(seed: int, momentum: float, count: int) -> None:
+def test_models_are_never_further_apart_than_eq_11_says(seed: int, momentum: float, count: int) -> None:
     vectors = np.random.default_rng(seed).normal(size=(count, 3))
     ledger = filled(1e9, momentum, np.linalg.norm(vectors, axis=1).tolist())
     steps = models(list(vectors), momentum)
@@ -58,7 +58,7 @@ def test_models_are_never_further_apart_than_the_bound_says(seed: int, momentum:
 
 
 @given(st.lists(st.floats(0.1, 2), min_size=1, max_size=12), st.floats(0, 0.6))
-def test_needed_is_the_least_position_within_the_bound(norms: list[float], momentum: float) -> None:
+def test_needed_is_the_lowest_position_within_the_bound(norms: list[float], momentum: float) -> None:
     ledger = filled(10.0, momentum, norms)
     for position in range(len(norms) + 1):
         within = (other for other in range(position + 1) if ledger.divergence(position, other) <= 10.0 * (1 + 1e-11))
@@ -74,7 +74,7 @@ def decide(bound: float, replica_rate: float) -> Replication:
     return replicate(order, server, filled(bound, 0.0, [1.0, 1.0]), REPLICA, [], 0.0, float("-inf"))
 
 
-def test_what_reaches_the_replica_by_the_servers_last_update_is_frozen_and_the_rest_is_punted() -> None:
+def test_updates_that_arrive_by_the_servers_last_are_sent_and_the_rest_punted() -> None:
     # The first copy travels when its worker has served the server, from 1 to 2, the other one before it.
     decision = decide(bound=2.0, replica_rate=1.0)
     assert [group.applied_s for group in decision.groups] == [2.0, 2.0]
@@ -105,7 +105,7 @@ norm_lists = st.lists(st.lists(st.floats(0.1, 1.5), min_size=1, max_size=6), min
 
 
 @given(norm_lists, st.floats(3.1, 9), st.floats(0, 0.5), st.integers(0, 2**31))
-def test_every_schedule_keeps_the_bound_and_the_order_whatever_arrives_first(
+def test_every_interleaving_keeps_the_bound_and_the_order(
     batches: list[list[float]], bound: float, momentum: float, seed: int
 ) -> None:
     scheduler = Scheduler(SERVER, [2, 3], replica=REPLICA, divergence_bound=bound, momentum=momentum)
@@ -143,7 +143,7 @@ def test_every_schedule_keeps_the_bound_and_the_order_whatever_arrives_first(
     assert [*replica, *scheduler.punted] == server
 
 
-def test_a_sum_waits_for_its_parts_and_a_schedule_lists_transfers_in_order() -> None:
+def test_a_schedule_lists_a_sum_after_its_parts() -> None:
     scheduler = Scheduler(SERVER, [5])
     schedule = scheduler.schedule([Update(place, 1 + place, 1.0) for place in range(4)], even(6), 0.0)
     assert [transfer.destination for transfer in schedule.transfers] == [SERVER, SERVER, 5, 5, SERVER]

@@ -81,7 +81,7 @@ def test_the_papers_merging_is_not_always_the_best() -> None:
 
 
 @given(jobs)
-def test_best_merge_is_the_best_of_all_and_the_papers_lies_between(job: tuple[list[float], list[int]]) -> None:
+def test_best_merge_is_best_and_the_papers_is_no_worse_than_none(job: tuple[list[float], list[int]]) -> None:
     generation_s, sizes = job
     ends = [end_s(groups, generation_s, sizes, UNIT) for groups in all_merges(len(sizes))]
     best = end_s(best_merge(generation_s, sizes, UNIT), generation_s, sizes, UNIT)
@@ -92,7 +92,7 @@ def test_best_merge_is_the_best_of_all_and_the_papers_lies_between(job: tuple[li
 
 
 @given(jobs)
-def test_the_rule_is_the_one_of_the_authors_program(job: tuple[list[float], list[int]]) -> None:
+def test_the_rule_equals_the_authors_program(job: tuple[list[float], list[int]]) -> None:
     generation_s, sizes = job
     assert merge(generation_s, sizes, UNIT) == merge_as_published(generation_s, sizes, UNIT)
 

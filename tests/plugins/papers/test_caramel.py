@@ -62,7 +62,7 @@ def test_without_profile_or_network_gradients_go_alone_in_order_of_arrival() -> 
     assert plan.push.order == {i: 160 - i for i in range(161)} and not plan.push.groups
 
 
-def test_within_a_step_each_gradient_tells_that_it_has_come() -> None:
+def test_gradients_of_one_step_have_distinct_times() -> None:
     profile = Profile("p", tuple(GradientProfile(f"g{i}", 9, 1.0, 1.0) for i in range(4)))
     plan = Caramel().plan(profile, UNIT)  # no overhead: four batches
     times = [plan.generation_s[gradient] for gradient in (3, 2, 1, 0)]
@@ -71,7 +71,7 @@ def test_within_a_step_each_gradient_tells_that_it_has_come() -> None:
 
 
 @pytest.mark.parametrize("network", [Network(31.25e6, 0.0005, 0.004), Network(1.25e9, 0.0007)])
-def test_the_plan_of_a_model_covers_it(network: Network) -> None:
+def test_a_models_plan_has_every_gradient(network: Network) -> None:
     profile = resnet50(25_600_000)
     policy = Caramel()
     plan = policy.plan(profile, network)
@@ -103,7 +103,7 @@ def drive(plan: Plan, profile: Profile, network: Network) -> list[tuple[int, flo
     return left
 
 
-def test_the_queue_carries_the_plan_out() -> None:
+def test_the_queue_follows_the_plan() -> None:
     # Packed: c [0, 3], the batch of a and b [4, 6] and a gap of 2, d in forward, just before it is read: [9, 18].
     profile = Profile(
         "p",

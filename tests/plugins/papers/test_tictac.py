@@ -31,7 +31,7 @@ NETWORK = Network(1000.0)
 
 
 @pytest.mark.parametrize("timing_aware", [True, False])
-def test_before_anything_is_known_one_slice_goes_at_a_time(timing_aware: bool) -> None:
+def test_without_a_profile_one_slice_goes_at_a_time(timing_aware: bool) -> None:
     policy = TicTac(timing_aware=timing_aware)
     assert policy.plan(None, None) == Plan(
         push=QueuePlan(order={}, credit=1), pull=QueuePlan(order={}), policy=policy.name

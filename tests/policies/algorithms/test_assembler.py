@@ -50,7 +50,7 @@ def test_waiting_time_by_hand() -> None:
     assert wait_time_s(job, Network(1.0), schedule.start_s) == pytest.approx(2.0)
 
 
-def test_sending_gradient_1_whole_costs_what_the_paper_says_it_costs() -> None:
+def test_the_assembled_order_waits_less_than_arrival_order() -> None:
     job = profile((1, 2.5), (1, 0.0), (1, 0.0), (1, 0.0), forward_s=0.5)
     network = Network(1.0)
     fifo = (3.0, 0.0, 1.0, 2.0)

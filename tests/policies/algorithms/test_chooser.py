@@ -55,7 +55,7 @@ def searched(asked: Question, events: int = 1 << 40) -> ChoiceSearch:
 @pytest.mark.parametrize("size", [64 * KIB, 256 * KIB, 1024 * KIB])
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("barrier", [False, True])
-def test_a_prediction_is_what_the_simulator_gives(size: int, wide: bool, barrier: bool) -> None:
+def test_predictions_equal_the_simulator(size: int, wide: bool, barrier: bool) -> None:
     credit = 8 * size
     predictor = Predictor(PROFILE, NETWORK, SHAPE, wide_servers=wide, barrier=barrier)
     prediction = predictor.begin(Cut.uniform(size), credit)
@@ -72,7 +72,7 @@ def test_a_prediction_is_what_the_simulator_gives(size: int, wide: bool, barrier
     assert prediction.iteration_s == pytest.approx(float(np.median(run.iteration_s(4))), rel=0.05)
 
 
-def test_on_a_slow_wire_a_prediction_has_the_watchdog_of_a_job() -> None:
+def test_predictions_include_the_watchdog() -> None:
     """Held blocks are let go while a large one is under way, so more is in flight than the credit says."""
     slow, size = Network(125e3, 1e-4, 2.8e-4), 512 * KIB
     prediction = Predictor(PROFILE, slow, Shape(2, 1), wide_servers=True).begin(Cut.uniform(size), 2 * size)
@@ -87,7 +87,7 @@ def test_on_a_slow_wire_a_prediction_has_the_watchdog_of_a_job() -> None:
     assert prediction.iteration_s == pytest.approx(float(first_s.max()), rel=1e-9)
 
 
-def test_a_prediction_can_be_worked_off_in_pieces_and_given_up() -> None:
+def test_a_prediction_can_run_in_pieces_and_be_given_up() -> None:
     predictor = Predictor(PROFILE, NETWORK, SHAPE)
     whole = predictor.begin(Cut.uniform(128 * KIB), 1 << 20)
     assert whole.run(1 << 40)
@@ -103,7 +103,7 @@ def test_a_prediction_can_be_worked_off_in_pieces_and_given_up() -> None:
     assert given_up.cost < whole.cost
 
 
-def test_many_machines_are_predicted_by_a_few() -> None:
+def test_a_few_machines_stand_for_many() -> None:
     few = predicted_s(Shape(8, 8), 256 * KIB, 1 << 21)
     many = predicted_s(Shape(512, 512), 256 * KIB, 64 << 21)
     assert many == pytest.approx(few, rel=1e-9)
@@ -128,22 +128,20 @@ def test_the_search_has_the_same_result_in_turns_of_about_the_allowed_length() -
         turns += 1
     assert 2 <= turns <= 40
     assert search.choices == searched(question()).choices == searched(question(), 5_000).choices
+    assert question().cuts[0] in [choice.cut for choice in search.choices], "the cut in force is always judged"
 
 
-def test_the_cut_in_force_is_always_among_the_choices() -> None:
-    asked = question()
-    assert asked.cuts[0] in [choice.cut for choice in searched(asked).choices]
+def test_with_a_given_cut_only_the_credit_is_chosen_and_a_longer_delay_makes_it_larger() -> None:
+    cut = Cut.uniform(128 * KIB)
+    networks = (Network(31.25e6, 1e-4, 2e-4), Network(31.25e6, 1e-4, 2e-2))
+    ((near,), (far,)) = (
+        searched(Question(PROFILE, network, Shape(2, 1), (cut,), anew=False)).choices for network in networks
+    )
+    assert near.cut == far.cut == cut
+    assert 2 * 128 * KIB <= near.credit < far.credit
 
 
-def test_with_a_given_cut_only_the_credit_is_chosen() -> None:
-    cut = Cut.uniform(256 * KIB)
-    asked = Question(PROFILE, NETWORK, SHAPE, (cut,), anew=False)
-    (choice,) = searched(asked).choices
-    assert choice.cut == cut
-    assert choice.credit >= 2 * 256 * KIB
-
-
-def test_behind_a_barrier_forward_begins_when_the_last_is_back() -> None:
+def test_a_barrier_explains_a_longer_iteration() -> None:
     """The longer iteration must be explained by the barrier, and not by a higher cost of messages."""
     profile = resnet50(25_600_000, backward_s=0.1, forward_s=0.4)
     asked = replace(question(Network(31.25e6, 1e-4, 2.8e-4)), profile=profile)
@@ -158,13 +156,13 @@ def test_behind_a_barrier_forward_begins_when_the_last_is_back() -> None:
     assert explained[True] <= LIKELY_MESSAGE_S < explained[False]
 
 
-def test_a_message_that_costs_more_makes_blocks_larger() -> None:
+def test_expensive_messages_make_blocks_larger() -> None:
     cheap = searched(question(Network(RATE, 2e-5, 2.8e-4))).choices[0]
     dear = searched(question(Network(RATE, 1e-3, 2.8e-4))).choices[0]
     assert dear.cut.typical_bytes(PROFILE.total_bytes) > cheap.cut.typical_bytes(PROFILE.total_bytes)
 
 
-def test_larger_blocks_are_predicted_up_to_what_the_job_takes_now() -> None:
+def test_larger_blocks_are_predicted_up_to_the_jobs_present_time() -> None:
     """Blocks without a prediction could not be tried."""
     middle = Cut.uniform(512 * KIB)
     usual = {choice.cut: choice.iteration_s for choice in searched(question()).choices}
@@ -175,7 +173,7 @@ def test_larger_blocks_are_predicted_up_to_what_the_job_takes_now() -> None:
     assert max(slow.values()) > max(usual.values()) * 1.1
 
 
-def test_the_next_larger_blocks_are_predicted_whatever_the_job_has_had() -> None:
+def test_larger_blocks_are_predicted_beyond_cuts_already_used() -> None:
     """Cuts that the job has had are predicted first, and perhaps none of the others is better."""
     had = [Cut.uniform(size) for size in (1 << 20, 2 << 20)]
     usual = {choice.cut: choice.iteration_s for choice in searched(question()).choices}
@@ -185,24 +183,15 @@ def test_the_next_larger_blocks_are_predicted_whatever_the_job_has_had() -> None
     assert Cut.uniform(MOST_BLOCK_BYTES) in [choice.cut for choice in choices]
 
 
-def test_a_longer_delay_makes_the_credit_larger() -> None:
-    cut = Cut.uniform(128 * KIB)
-    near, far = (
-        searched(Question(PROFILE, Network(31.25e6, 1e-4, delay_s), Shape(2, 1), (cut,), anew=False)).choices[0]
-        for delay_s in (2e-4, 2e-2)
-    )
-    assert far.credit > near.credit
-
-
 @pytest.mark.parametrize("wide", [False, True])
-def test_what_the_job_does_says_how_wide_the_servers_are(wide: bool) -> None:
+def test_the_measured_iteration_shows_the_width_of_servers_links(wide: bool) -> None:
     cut, credit = learning_cut(PROFILE.total_bytes), 4 << 20
     truth_s = run(Predictor(PROFILE, NETWORK, SHAPE, wide_servers=wide).begin(cut, credit))
     search = searched(question(measured=Measured(cut, credit, truth_s * 1.01)))
     assert search._predictor.wide_servers is wide
 
 
-def test_gradients_that_are_not_sliced_have_partitions_of_one_size() -> None:
+def test_gradients_outside_an_arena_have_partitions_of_one_size() -> None:
     asked = Question(PROFILE, NETWORK, SHAPE, (Cut.uniform(512 * KIB),), anew=True, arena=False)
     choices = searched(asked).choices
     assert all(len(choice.cut.segments) == 1 for choice in choices)
@@ -218,7 +207,7 @@ def test_a_profile_under_another_cut() -> None:
     assert [g.forward_s for g in under.gradients] == pytest.approx([0.3, 0.2])
 
 
-def test_the_plan_of_a_choice_asks_for_its_cut() -> None:
+def test_a_choices_plan_has_its_cut_and_credit() -> None:
     asked = question()
     policy = Prophet(128 * KIB)
     choice = searched(asked).choices[0]
@@ -228,7 +217,7 @@ def test_the_plan_of_a_choice_asks_for_its_cut() -> None:
 
 
 @pytest.mark.parametrize(("message_s", "before_s"), [(0.4e-3, None), (0.3e-3, 0.5e-3)])
-def test_what_the_job_does_says_what_a_message_costs(message_s: float, before_s: float | None) -> None:
+def test_the_measured_iteration_shows_the_cost_of_a_message(message_s: float, before_s: float | None) -> None:
     cut, credit = Cut.uniform(64 * KIB), 1 << 20
     truth = Predictor(PROFILE, NETWORK, SHAPE)
     truth.message_s = message_s

@@ -80,7 +80,7 @@ def test_neighbours_are_one_block_whatever_their_size(name: str) -> None:
     assert all(len(collective) == 1 for collective in made.collectives)
 
 
-def test_what_does_not_lie_together_travels_together() -> None:
+def test_blocks_apart_can_travel_together() -> None:
     """A large gradient leaves a batch of small ones on both sides of it."""
     made, blocks = grouping(Caramel(scheduling=False))
     joined = [gradients_of(collective, blocks) for collective in made.collectives if len(collective) > 1]
@@ -110,7 +110,7 @@ def test_pace_interrupts_where_its_schedule_does() -> None:
     assert made.iteration_s <= fusion.iteration_s + more_s + 1e-3
 
 
-def test_a_part_of_a_group_leaves_when_all_of_it_is_there() -> None:
+def test_a_part_of_a_group_waits_for_the_whole_group() -> None:
     made, blocks = grouping(Pace())
     groups = groups_of(Pace())
     group_of = {gradient: number for number, members in groups.items() for gradient in members}
@@ -140,7 +140,7 @@ def test_a_message_has_one_kind_of_elements(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GROUPING)
-def test_a_gradient_that_never_came_travels_alone(name: str) -> None:
+def test_an_unseen_gradient_travels_alone(name: str) -> None:
     whole = profile()
     without = [place for place in range(len(SIZES)) if place not in (0, 9, len(SIZES) - 1)]
     known = Profile("some", tuple(whole.gradients[p] for p in without), tuple(whole.ids[p] for p in without))

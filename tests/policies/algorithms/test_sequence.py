@@ -93,7 +93,7 @@ def test_iteration_ends_by_hand(ends_s: tuple[float, ...], layer_by_layer: float
     assert iteration_s(job, sequence, barrier=True) == pytest.approx(behind_a_barrier)
 
 
-def test_gradients_that_are_held_for_ever_are_an_error() -> None:
+def test_gradients_held_back_forever_are_an_error() -> None:
     job = profile((1, 0.0), (1, 0.0))
     # A group of gradients, of which one never comes.
     held = Plan(push=QueuePlan(groups=dict.fromkeys(range(3), 0)), size_bytes=dict.fromkeys(range(3), MB))
@@ -103,7 +103,7 @@ def test_gradients_that_are_held_for_ever_are_an_error() -> None:
 
 @given(job=PROFILES, network=NETWORKS, policy=st.sampled_from(POLICIES))
 @settings(deadline=None)
-def test_every_block_is_issued_once_and_none_before_it_is_there(job: Profile, network: Network, policy: str) -> None:
+def test_every_block_is_issued_once_and_not_before_it_is_ready(job: Profile, network: Network, policy: str) -> None:
     sequence = make_sequence(job, network, plan_of(policy, job, network))
     assert sorted(sequence.order) == list(range(len(job.gradients)))
     for gradient, end_s in zip(job.gradients, sequence.ends_s, strict=True):
@@ -122,9 +122,7 @@ def test_no_sequence_beats_the_bound(job: Profile, network: Network, policy: str
 
 @given(job=PROFILES, network=NETWORKS, data=st.data())
 @settings(deadline=None)
-def test_behind_a_barrier_no_order_is_better_than_that_of_arrival(
-    job: Profile, network: Network, data: st.DataObject
-) -> None:
+def test_behind_a_barrier_no_order_beats_arrival_order(job: Profile, network: Network, data: st.DataObject) -> None:
     arrival = make_sequence(job, network, ArrivalOrder().plan(job, network))
     order = data.draw(st.permutations(range(len(job.gradients))))
     other_s = iteration_s(job, play_sequence(job, network, order), barrier=True)
@@ -133,7 +131,7 @@ def test_behind_a_barrier_no_order_is_better_than_that_of_arrival(
 
 @given(job=PROFILES, network=NETWORKS)
 @settings(deadline=None)
-def test_forward_order_is_never_worse_by_more_than_what_it_cannot_interrupt(job: Profile, network: Network) -> None:
+def test_forward_order_is_at_most_one_block_worse_than_preemption(job: Profile, network: Network) -> None:
     forward = iteration_s(job, make_sequence(job, network, plan_of("prophet", job, network)))
     longest_s = max(network.transfer_s(gradient.size_bytes) for gradient in job.gradients)
     # The same iteration with overheads and preemption, and one block that is under way when something urgent comes.
@@ -147,7 +145,7 @@ def test_forward_order_is_never_worse_by_more_than_what_it_cannot_interrupt(job:
     assert forward <= best + longest_s + 1e-6
 
 
-def test_the_delay_counts_where_the_wire_was_idle() -> None:
+def test_the_delay_counts_only_after_idleness() -> None:
     job = profile((1, 0.5), (1, 0.5), (1, 0.0))
     slow = Network(10e6, 0.0, 0.2)
     assert play_sequence(job, slow, (2, 0, 1)).ends_s == pytest.approx((0.8, 0.9, 0.3))
@@ -157,7 +155,7 @@ def test_the_delay_counts_where_the_wire_was_idle() -> None:
 
 @given(job=PROFILES, policy=st.sampled_from(POLICIES), delay_s=st.floats(0.0, 0.3), overhead_s=st.floats(0.0, 0.01))
 @settings(deadline=None)
-def test_what_is_made_is_what_it_comes_to_however_long_the_delay(
+def test_sequences_equal_the_plain_model_for_any_delay(
     job: Profile, policy: str, delay_s: float, overhead_s: float
 ) -> None:
     network = Network(1e8, overhead_s, delay_s)
@@ -169,7 +167,7 @@ def test_what_is_made_is_what_it_comes_to_however_long_the_delay(
 
 @given(job=PROFILES, network=NETWORKS, delay_s=st.floats(0.0, 0.3), data=st.data())
 @settings(deadline=None)
-def test_any_order_takes_as_long_as_by_the_plain_model(
+def test_playing_an_order_equals_the_plain_model(
     job: Profile, network: Network, delay_s: float, data: st.DataObject
 ) -> None:
     far = Network(network.bandwidth, network.overhead_s, delay_s)
@@ -177,7 +175,7 @@ def test_any_order_takes_as_long_as_by_the_plain_model(
     assert play_sequence(job, far, order).ends_s == pytest.approx(played(job, far, order).ends_s)
 
 
-def test_where_the_delay_is_long_blocks_cost_their_share_of_it() -> None:
+def test_blocks_cost_their_share_of_a_long_delay() -> None:
     """Eight blocks are under way at once, each delayed by 0.16 s: 64 take eight times as long, whatever their size."""
     slow = Network(1e9, 0.2e-3, 0.16)
     small = Profile("small", tuple(GradientProfile("g", MB // 8, 0.0) for _ in range(64)))
@@ -188,5 +186,5 @@ def test_where_the_delay_is_long_blocks_cost_their_share_of_it() -> None:
 
 
 @pytest.mark.parametrize(("delay_s", "expected"), [(0.0, 3), (0.11, 3), (0.21, 4), (0.45, 7), (9.0, 8)])
-def test_as_many_are_under_way_as_keep_the_wire_busy(delay_s: float, expected: int) -> None:
+def test_enough_operations_are_in_flight_to_keep_the_wire_busy(delay_s: float, expected: int) -> None:
     assert operations_at_once(Network(10_000.0, 0.0, delay_s), 1000, 8) == expected

@@ -13,7 +13,7 @@ rates = st.integers(1, 20).map(float)
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(4, 7)), min_size=1, max_size=8), st.lists(rates, min_size=8))
-def test_fair_shares_fill_a_link_of_every_flow_and_none_beyond(
+def test_fair_rates_fill_one_link_of_every_flow_and_exceed_none(
     pairs: list[tuple[int, int]], limits: list[float]
 ) -> None:
     paths, capacities = np.array(pairs), np.array(limits[:8])

@@ -51,7 +51,7 @@ def ring(setting: Setting, rates: Rates) -> Ring:
     return Ring(StudiedCluster(setting, RR_SYNC, Trainee(), rates, lambda: False, None), rates)
 
 
-def test_a_slow_computation_anywhere_holds_every_step_up() -> None:
+def test_a_slow_computation_anywhere_delays_every_ring_step() -> None:
     setting = replace(CALM, workers=3, machines=3)
     part_s = setting.model_bytes / 3 / setting.bandwidth
     travels = ring(setting, slow(setting, {}))
@@ -61,13 +61,13 @@ def test_a_slow_computation_anywhere_holds_every_step_up() -> None:
 
 
 @pytest.mark.parametrize("link", [(1, UP), (2, DOWN)])
-def test_a_slow_link_anywhere_holds_every_step_up(link: tuple[int, int]) -> None:
+def test_a_slow_link_anywhere_delays_every_ring_step(link: tuple[int, int]) -> None:
     setting = replace(CALM, workers=3, machines=3)
     part_s = setting.model_bytes / 3 / setting.bandwidth
     assert ring(setting, slow(setting, {link: 0.1})).end_s([0.0] * 3) == pytest.approx(4 * 10 * part_s)
 
 
-def test_a_link_that_changes_is_slow_for_the_steps_of_that_time() -> None:
+def test_a_changing_link_delays_only_the_steps_of_its_slow_time() -> None:
     setting = replace(CALM, workers=2, machines=2, traffic=replace(CALM.traffic, period_s=0.02))
     values = np.full((2, 2, 2), setting.bandwidth)
     values[0, UP, 0] *= 0.5
@@ -75,7 +75,7 @@ def test_a_link_that_changes_is_slow_for_the_steps_of_that_time() -> None:
     assert ring(setting, Rates(setting, values)).end_s([0.0, 0.0]) == pytest.approx(0.09)
 
 
-def test_nothing_of_a_slow_computation_hides_transfers_but_what_hides_them_otherwise() -> None:
+def test_a_straggler_overlaps_no_more_than_others() -> None:
     # Of the last 60 ms; 2 * 14 / 15 of 100 MB take 0.1493 s.
     setting = replace(CALM, stragglers=Stragglers(1.0, 4.0), overlap=0.6)
     record = run(setting, RR_SYNC, iterations=2)
@@ -87,13 +87,13 @@ def test_nothing_of_a_slow_computation_hides_transfers_but_what_hides_them_other
 # MLfabric
 
 
-def test_an_eager_scheduler_waits_for_nothing_that_is_idle_by_hand() -> None:
+def test_an_eager_scheduler_does_not_wait_for_batches_by_hand() -> None:
     # 0.1 s of computing, 0.08 s up, 0.08 s down: no batch is waited for.
     setting = replace(CALM, workers=1, machines=1, eager=True)
     assert run(setting, mlfabric_a(1), iterations=3).applied_s == pytest.approx([0.18, 0.44, 0.7])
 
 
-def test_an_eager_scheduler_gathers_while_the_server_receives() -> None:
+def test_an_eager_scheduler_batches_while_the_server_receives() -> None:
     setting = replace(CALM, workers=6, machines=6, eager=True, batch_s=10.0)
     # All are ready at once; the first batch has them all, as they come at the same moment.
     record = run(setting, mlfabric_a(None), iterations=5)
@@ -102,7 +102,7 @@ def test_an_eager_scheduler_gathers_while_the_server_receives() -> None:
     assert record.end_s < patient.end_s
 
 
-def test_a_model_is_sent_while_anything_is_left_of_the_servers_nic() -> None:
+def test_a_model_is_sent_while_the_servers_nic_has_bandwidth_left() -> None:
     setting = replace(CALM, workers=2, machines=2)
     learner = Begun()
     run(setting, mlfabric_a(None), learner, iterations=2, rates=slow(setting, {(0, DOWN): 0.1}))
@@ -122,7 +122,7 @@ def test_each_worker_ends_with_its_last_update(eager: bool) -> None:
 # What makes the difference
 
 
-def test_a_rings_time_has_two_parts_and_a_servers_nic_is_counted() -> None:
+def test_ring_times_and_the_servers_use_by_hand() -> None:
     setting = replace(CALM, workers=4, machines=4, overlap=0.0)
     stepped, ours = run(setting, RR_SYNC, iterations=3), run(setting, mlfabric_a(None), horizon_s=40.0)
     both = compare_with_ring(setting, stepped, ours, ours.end_s)
@@ -134,7 +134,7 @@ def test_a_rings_time_has_two_parts_and_a_servers_nic_is_counted() -> None:
     assert both.busy == pytest.approx(4 * 0.08 / both.updates_a_message / both.mlfabric_s)
 
 
-def test_jobs_without_an_update_of_each_worker_cannot_be_compared() -> None:
+def test_too_short_jobs_cannot_be_compared() -> None:
     short = run(CALM, RR_SYNC, horizon_s=0.01)
     with pytest.raises(UserError, match="too short"):
         compare_with_ring(CALM, short, short, 0.01)

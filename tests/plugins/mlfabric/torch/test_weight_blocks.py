@@ -19,7 +19,7 @@ def pulled(server: UpdateServer, worker: WeightBlocks) -> Counts:
     return worker.take()
 
 
-def test_the_roots_weights_and_the_updates_of_two_workers_add_up_and_are_counted() -> None:
+def test_weights_and_counts_add_up_over_two_workers() -> None:
     models = [parameters((3, 2), (5,)) for _ in range(2)]
     with torch.no_grad():
         models[0][1] += 0.5
@@ -46,7 +46,7 @@ def test_the_roots_weights_and_the_updates_of_two_workers_add_up_and_are_counted
     assert torch.equal(models[1][1].data, torch.arange(5.0) + 0.5)
 
 
-def test_where_each_has_what_another_lacks_all_are_behind() -> None:
+def test_behind_names_blocks_that_lack_an_update() -> None:
     assert behind([(1, 0, 1), (0, 1, 1), (1, 1, 1)]) == [0, 1]
     assert behind([(1, 0, 1), (0, 1, 1)]) == [0, 1]
     assert behind([(4, 2, 1)]) == []
@@ -56,6 +56,6 @@ def test_where_each_has_what_another_lacks_all_are_behind() -> None:
     ("model", "words"),
     [([], "there are none"), ([torch.zeros(2, dtype=torch.float64)], "one is torch.float64")],
 )
-def test_what_cannot_be_sent_is_refused(model: list[torch.Tensor], words: str) -> None:
+def test_parameters_that_cannot_be_sent_are_refused(model: list[torch.Tensor], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         WeightBlocks(model, 2, 4096)

@@ -105,7 +105,7 @@ def pipelined_s(size_bytes: float, depth: int, stages: Sequence[Network]) -> flo
     return free[-1]
 
 
-def test_adapting_is_never_far_from_the_best_depth_and_a_fixed_one_is() -> None:
+def test_the_adaptive_depth_is_always_near_the_best_and_a_fixed_one_is_not() -> None:
     # To the wire, over it, and the sum, each as slow as the others; from 1 KB to 256 MB.
     stages = (Network(1e9, 1e-4),) * 3
     sizes = [1000 * 2**k for k in range(19)]
@@ -146,7 +146,7 @@ def test_the_four_places_by_hand() -> None:
     assert packed.iteration_s == 20.0
 
 
-def test_without_the_forward_pass_the_rest_waits_after_backward() -> None:
+def test_without_forward_the_rest_goes_after_backward() -> None:
     rows = batches_of((6, 2.0, 6.0), (5, 8.0, 6.0))
     packed = pack(rows, 10.0, 6.0, UNIT, forward=False)
     assert packed.slots == (PackedSlot(0, Place.BACKWARD, 2.0, 8.0), PackedSlot(1, Place.AFTER_BACKWARD, 8.0, 13.0))
@@ -155,7 +155,7 @@ def test_without_the_forward_pass_the_rest_waits_after_backward() -> None:
     assert pack(batches_of((1, 0.0, 0.0), (1, 1.0, 0.0)), 1.0, 0.0, UNIT).iteration_s == 2.0, "no forward pass at all"
 
 
-def test_the_backward_pass_is_filled_from_its_start_and_the_forward_pass_from_its_end() -> None:
+def test_backward_is_filled_from_its_start_and_forward_from_its_end() -> None:
     packed = pack(batches_of((3, 0.0, 0.0), (2, 0.0, 0.0), (2, 4.5, 4.0), (1, 4.5, 3.0)), 5.0, 4.0, UNIT)
     assert packed.slots == (
         PackedSlot(0, Place.BACKWARD, 0.0, 3.0),
@@ -181,7 +181,7 @@ PACKED = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 10), st.integers(
 
 
 @given(PACKED, st.sampled_from([0.0, 0.5]), st.booleans())
-def test_no_slot_is_outside_of_its_window_and_no_order_needs_a_longer_gap(
+def test_slots_lie_in_their_windows_and_no_order_needs_a_longer_gap(
     rows: list[tuple[int, int, int]], overhead_s: float, forward: bool
 ) -> None:
     backward_s, forward_s, network = 10.0, 8.0, Network(2.0, overhead_s)

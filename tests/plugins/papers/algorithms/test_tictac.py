@@ -38,7 +38,7 @@ CASE_2 = graph(
 # ---- Algorithm 1 and the comparator
 
 
-def test_the_properties_of_figure_2_as_section_4_gives_them() -> None:
+def test_the_properties_of_figure_2() -> None:
     assert properties(FIGURE_2, ONE_BYTE_A_SECOND) == {
         "recv1": Properties(communication_s=2.0, load_s=4.0, impending_s=5.0),
         "recv2": Properties(communication_s=3.0, load_s=0.0, impending_s=5.0),
@@ -105,13 +105,13 @@ def as_written(job: Graph, outstanding: set[str]) -> dict[str, Properties]:
 
 
 @given(graphs())
-def test_properties_are_those_of_algorithm_1_as_it_is_written(job: Graph) -> None:
+def test_properties_equal_algorithm_1_as_written(job: Graph) -> None:
     names = {operation.name for operation in received(job)}
     assert properties(job, ONE_BYTE_A_SECOND) == as_written(job, names)
 
 
 @given(graphs())
-def test_tao_is_algorithm_2_as_it_is_written(job: Graph) -> None:
+def test_tao_equals_algorithm_2_as_written(job: Graph) -> None:
     names = [operation.name for operation in received(job)]
     expected = []
     while names:
@@ -147,14 +147,14 @@ def test_case_1_takes_the_better_of_both_orders_whatever_the_times() -> None:
         assert worker.makespan_s(tao(job, ONE_BYTE_A_SECOND)) == min(a_first, b_first)
 
 
-def test_case_2_looks_at_what_is_impending_where_nothing_can_be_hidden() -> None:
+def test_case_2_decides_by_impending_communication() -> None:
     values = properties(CASE_2, ONE_BYTE_A_SECOND)
     assert {name: p.impending_s for name, p in values.items()} == {"a": 2.0, "b": 2.0, "c": 3.0, "d": 4.0}
     assert {p.load_s for p in values.values()} == {0.0}
     assert list(tao(CASE_2, ONE_BYTE_A_SECOND)) == ["b", "a", "c", "d"]
 
 
-def test_what_times_say_can_turn_an_order_round() -> None:
+def test_times_can_reverse_an_order() -> None:
     job = graph({"a": 4, "b": 1}, {"x": (4.0, "a"), "y": (3.0, "b"), "z": (0.0, "x y")})
     assert list(tao(job, ONE_BYTE_A_SECOND)) == ["b", "a"]
     slow = {"b": 9.0}
@@ -266,14 +266,14 @@ def test_equations_1_to_4_by_hand() -> None:
     assert bounds.efficiency(11.0) == pytest.approx(0.6)
 
 
-def test_without_anything_to_overlap_every_order_is_perfect() -> None:
+def test_every_order_is_perfect_if_nothing_can_overlap() -> None:
     alone = Worker(graph({}, {"x": (2.0, "")}), ONE_BYTE_A_SECOND)
     assert alone.bounds().efficiency(alone.makespan_s()) == 1.0
     assert alone.bounds().speedup == 0.0
     assert Worker(graph({}, {"x": (0.0, "")}), ONE_BYTE_A_SECOND).bounds().speedup == 0.0
 
 
-def test_what_is_sent_does_not_hold_up_what_is_received() -> None:
+def test_sending_does_not_delay_receiving() -> None:
     job = Graph(
         "duplex",
         (
@@ -289,7 +289,7 @@ def test_what_is_sent_does_not_hold_up_what_is_received() -> None:
     assert worker.bounds() == Bounds(13.0, 6.0)
 
 
-def test_par_32_and_seq_32_are_what_the_paper_says_of_them() -> None:
+def test_par_32_and_seq_32_behave_as_in_the_paper() -> None:
     flat, chain = (
         Worker(made(32, size_bytes=1, time_s=1.0), ONE_BYTE_A_SECOND) for made in (flat_graph, sequential_graph)
     )
@@ -321,7 +321,7 @@ def test_no_order_leaves_the_bounds(job: Graph, seed: int) -> None:
         assert bounds.efficiency(made) <= 1.0
 
 
-def test_without_an_order_transfers_go_by_chance() -> None:
+def test_without_an_order_transfers_go_in_random_order() -> None:
     worker = Worker(sequential_graph(8, size_bytes=1, time_s=1.0), ONE_BYTE_A_SECOND)
     random = np.random.default_rng(1)
     assert len({worker.makespan_s(random=random) for _ in range(50)}) > 4
