@@ -165,15 +165,17 @@ def test_a_finished_worker_waits_for_the_others(running: Running) -> None:
     assert first.wait_for_others() == (), "it is closed"
 
 
-def test_closing_a_client_says_bye_and_blocks_nothing(running: Running) -> None:
-    with connect(running.address) as client:
+def test_closing_a_client_says_bye_and_blocks_nothing() -> None:
+    server = Running()
+    with connect(server.address) as client:
         assert client.wait_welcome(LONG_S)
-    until(lambda: len(running.connections) == 0)
-    assert all(worker.ended for worker in running.job._workers.values())
+    until(lambda: len(server.connections) == 0)
     late = client.ask(1000, 0, 1.0)
     assert late.goes and not late.coordinated
     client.done(late)
     client.close()
+    server.stop()
+    assert server.job.receive(0, msg.Bye(), 0.0) == [(0, msg.Parting(working=0))], "it has not died"
 
 
 def test_a_wrong_token_is_refused_at_the_start(running: Running) -> None:
@@ -258,16 +260,16 @@ def test_strangers_are_disconnected_in_time_and_workers_served_meanwhile(opening
         server.stop()
 
 
-def test_many_idle_strangers_keep_no_worker_out(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running.server._hub, "_most_strangers", 8)
-    strangers = [stranger(running.address) for _ in range(40)]
+def test_many_idle_strangers_keep_no_worker_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "MOST_STRANGERS", 8)
+    server = Running()
     try:
-        with connect(running.address) as client:
+        with contextlib.ExitStack() as strangers, connect(server.address) as client:
+            opened = [strangers.enter_context(stranger(server.address)) for _ in range(40)]
             assert served(client)
-            assert len(running.server._hub) <= 8 + 1
+            until_closed(opened[0])
     finally:
-        for own in strangers:
-            own.close()
+        server.stop()
 
 
 def test_reconnecting_pauses_after_each_hangup(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Tests of who may speak for whom, and of what hostile tenants may say: any bytes and any message."""
+"""Messages from anybody: what is refused, who may speak for whom, and what hostile tenants can do."""
 
 from __future__ import annotations
 
@@ -124,6 +124,27 @@ def test_nonsense_gives_one_line(data: bytes) -> None:
     decoded(data)
 
 
+FIELDS: dict[str, Any] = {"kind": "ask", "update": 1, "size_bytes": 10, "version": 0, "norm": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"size_bytes": -1}, "ask.size_bytes"),
+        ({"update": 1.5}, "ask.update"),
+        ({"version": -3}, "ask.version"),
+        ({"norm": None}, "ask.norm"),
+        ({"more": 1}, "ask.more"),
+        ({"kind": "order"}, "message"),
+        ({"kind": "grant"}, "message"),
+    ],
+)
+def test_invalid_fields_are_named(change: dict[str, Any], where: str) -> None:
+    with pytest.raises(UserError, match=f"^{where}: ") as error:
+        msg.decode_request(json.dumps({**FIELDS, **change}).encode())
+    assert "\n" not in str(error.value)
+
+
 @given(st.lists(st.binary(max_size=20), max_size=6), st.integers(1, 9))
 def test_frames_do_not_depend_on_how_bytes_arrive(frames: list[bytes], piece: int) -> None:
     travels = b"".join(len(frame).to_bytes(msg.LENGTH_BYTES, "big") + frame for frame in frames)
@@ -167,6 +188,17 @@ class Coordinating:
 
 def worker(tenant: str, number: int = 0, **more: Any) -> msg.Hello:
     return msg.Hello(tenant=tenant, worker=number, incarnation=1, node=f"n{number}", **more)
+
+
+def test_a_proof_holds_for_one_token_nonce_and_worker() -> None:
+    nonce, token = "ab" * 32, "a token of the tests"
+    hello = worker("a").model_copy(update={"proof": msg.prove(token, nonce, worker("a"))})
+    assert msg.proves(token, nonce, hello)
+    assert token not in msg.encode(hello).decode()
+    assert not msg.proves(token, "cd" * 32, hello)
+    assert not msg.proves("another token", nonce, hello)
+    assert not msg.proves(token, nonce, hello.model_copy(update={"worker": 4}))
+    assert not msg.proves(token, nonce, worker("a"))
 
 
 def test_only_a_proof_of_the_token_admits_a_worker() -> None:

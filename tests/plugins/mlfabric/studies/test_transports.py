@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from prophet_mlfabric.studies.cluster import (
     RR_SYNC,
@@ -18,7 +20,7 @@ from prophet_mlfabric.studies.cluster import (
 )
 from prophet_mlfabric.studies.settings import COMPUTE, GBIT, NETWORK, Rates, Setting, Stragglers, TrafficMix
 from prophet_mlfabric.studies.tables import compare_with_ring
-from prophet_mlfabric.studies.transports import Ring
+from prophet_mlfabric.studies.transports import Ring, fair_rates
 from prophet_scheduler.core.errors import UserError
 
 CALM = Setting(Stragglers(0.0, 1.0), TrafficMix((10 * GBIT,), (1.0,)), overlap=0.0)
@@ -119,7 +121,30 @@ def test_each_worker_ends_with_its_last_update(eager: bool) -> None:
     assert record.end_s == max(record.applied_s[-1], *record.dropped_s, 0.0)
 
 
-# What makes the difference
+# A server without a scheduler
+
+RATES = st.integers(1, 20).map(float)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(4, 7)), min_size=1, max_size=8), st.lists(RATES, min_size=8))
+def test_fair_rates_fill_one_link_of_every_flow_and_exceed_none(
+    pairs: list[tuple[int, int]], limits: list[float]
+) -> None:
+    paths, capacities = np.array(pairs), np.array(limits[:8])
+    shares = fair_rates(paths, capacities)
+    load = np.bincount(paths.ravel(), np.repeat(shares, 2), 8)
+    assert (load <= capacities * (1 + 1e-9)).all()
+    for flow, path in enumerate(paths):
+        # Max-min: each flow has a full link on which nobody has more.
+        assert any(
+            load[link] >= capacities[link] * (1 - 1e-9)
+            and all(shares[flow] >= shares[o] * (1 - 1e-9) for o in range(len(pairs)) if link in paths[o])
+            for link in path
+        )
+
+
+# MLfabric compared with a ring
 
 
 def test_ring_times_and_the_servers_use_by_hand() -> None:
