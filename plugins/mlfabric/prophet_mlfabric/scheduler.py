@@ -26,7 +26,9 @@ class PlannedTransfer:
     """One transfer: an update to its destination or an aggregator or, with `after`, an aggregator's sum, which starts
     after those have ended. Sizes in bytes; times in seconds.
 
-    `end_s` is its end, and `pieces` the bandwidth used until then. Whoever carries out the transfer sets both.
+    At the server or replica, its updates are applied together once it and all earlier ones have ended and the other
+    side has `needs` updates (0 without a replica). `end_s` is its end, and `pieces` the bandwidth used until then;
+    whoever carries out the transfer sets both.
     """
 
     source: Node
@@ -34,31 +36,22 @@ class PlannedTransfer:
     size_bytes: float
     updates: tuple[Update, ...] = ()
     after: tuple[PlannedTransfer, ...] = ()
+    needs: int = 0
     end_s: float = math.inf
     pieces: list[Piece] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """Transfer whose updates are applied together once it and all earlier ones have ended.
-
-    `needs` is the number of updates that the other side, replica or server, must have first (0 without a replica).
-    """
-
-    transfer: PlannedTransfer
-    needs: int = 0
 
 
 @dataclass(frozen=True)
 class BatchSchedule:
     """Decision about one batch.
 
-    `commits` go to the server and `copies` to the replica, each in order. `dropped` updates never leave their workers.
+    Of the `transfers`, `commits` end at the server and `copies` at the replica, each in order. `dropped` updates never
+    leave their workers.
     """
 
     transfers: tuple[PlannedTransfer, ...]
-    commits: tuple[Arrival, ...]
-    copies: tuple[Arrival, ...]
+    commits: tuple[PlannedTransfer, ...]
+    copies: tuple[PlannedTransfer, ...]
     dropped: tuple[Update, ...]
 
 
@@ -117,7 +110,7 @@ class Scheduler:
         tentative = aggregate(order, network, server, ranked, now_s, busy_until_s, weights, self._divergence_bound)
         transfers: list[PlannedTransfer] = []
         if replica is None or ledger is None:
-            commits = [_arrival(group, server, transfers) for group in tentative.groups]
+            commits = [_append(group, server, transfers) for group in tentative.groups]
             return BatchSchedule(tuple(transfers), tuple(commits), (), dropped)
 
         copied_to = len(ledger) - len(order) - len(self.punted)
@@ -125,13 +118,13 @@ class Scheduler:
         replication = replicate(pending, tentative, ledger, replica, ranked, now_s, replica_busy_until_s)
         self.punted = replication.punted
         placed = list(zip(tentative.groups, replication.needed, strict=True))
-        commits = [_arrival(group, server, transfers, needs) for group, needs in placed[: replication.kept]]
+        commits = [_append(group, server, transfers, needs) for group, needs in placed[: replication.kept]]
         copies = []
         for group in replication.groups:
             copied_to += len(group.updates)
-            copies.append(_arrival(group, replica, transfers, ledger.needed(copied_to)))
+            copies.append(_append(group, replica, transfers, ledger.needed(copied_to)))
         # Updates that give way come after the replica's transfers, which thus have priority on the wire.
-        commits += [_arrival(group, server, transfers, needs) for group, needs in placed[replication.kept :]]
+        commits += [_append(group, server, transfers, needs) for group, needs in placed[replication.kept :]]
         return BatchSchedule(tuple(transfers), tuple(commits), tuple(copies), dropped)
 
     def _ranked(self, network: NetworkState, now_s: float) -> list[Node]:
@@ -142,12 +135,12 @@ class Scheduler:
         return sorted(shuffled, key=speed, reverse=True)
 
 
-def _arrival(group: Group, destination: Node, transfers: list[PlannedTransfer], needs: int = 0) -> Arrival:
-    """Append the transfers of a group to `transfers`, and return the last as an Arrival."""
+def _append(group: Group, destination: Node, transfers: list[PlannedTransfer], needs: int = 0) -> PlannedTransfer:
+    """Append the transfers of a group to `transfers`, and return the last."""
     source, to = group.updates[0].node, group.aggregator
     legs: tuple[PlannedTransfer, ...] = ()
     if to is not None and (to != source or len(group.updates) > 1):  # else there is nothing to sum
         source, legs = to, tuple(PlannedTransfer(u.node, to, u.size_bytes, (u,)) for u in group.updates)
-    last = PlannedTransfer(source, destination, group.size_bytes, group.updates, legs)
+    last = PlannedTransfer(source, destination, group.size_bytes, group.updates, legs, needs)
     transfers += [*legs, last]
-    return Arrival(last, needs)
+    return last

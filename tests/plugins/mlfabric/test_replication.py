@@ -13,7 +13,7 @@ from prophet_mlfabric.aggregation import aggregate
 from prophet_mlfabric.network import NetworkState
 from prophet_mlfabric.ordering import Update
 from prophet_mlfabric.replication import DivergenceLedger, Replication, replicate
-from prophet_mlfabric.scheduler import Arrival, Scheduler
+from prophet_mlfabric.scheduler import PlannedTransfer, Scheduler
 
 SERVER, REPLICA = 0, 1
 Vector: TypeAlias = NDArray[np.float64]
@@ -97,7 +97,7 @@ def test_figure_3_the_servers_last_update_waits_until_the_replica_has_one() -> N
     schedule = scheduler.schedule([Update(0, 2, 1.0), Update(1, 3, 1.0)], slow, 0.0)
     places = [(transfer.destination, [update.id for update in transfer.updates]) for transfer in schedule.transfers]
     assert places == [(SERVER, [0]), (REPLICA, [0]), (SERVER, [1])]
-    assert [arrival.needs for arrival in schedule.commits] == [0, 1]
+    assert [commit.needs for commit in schedule.commits] == [0, 1]
     assert [update.id for update in scheduler.punted] == [1]
 
 
@@ -113,8 +113,8 @@ def test_every_interleaving_keeps_the_bound_and_the_order(
     ledger = DivergenceLedger(bound, momentum)
     server: list[Update] = []
     replica: list[Update] = []
-    waiting_commits: list[Arrival] = []
-    waiting_copies: list[Arrival] = []
+    waiting_commits: list[PlannedTransfer] = []
+    waiting_copies: list[PlannedTransfer] = []
     number = 0
     for norms in batches:
         batch = []
@@ -123,7 +123,7 @@ def test_every_interleaving_keeps_the_bound_and_the_order(
             number += 1
         rates = random.uniform(0.5, 4, (2, 6)).tolist()
         schedule = scheduler.schedule(batch, NetworkState.of_rates(*rates), 0.0)
-        order = [update for arrival in schedule.commits for update in arrival.transfer.updates]
+        order = [update for commit in schedule.commits for update in commit.updates]
         assert sorted(update.id for update in order) == [update.id for update in batch]
         for update in order:
             ledger.add(update.norm)
@@ -135,9 +135,9 @@ def test_every_interleaving_keeps_the_bound_and_the_order(
             may_copy = waiting_copies and waiting_copies[0].needs <= len(server)
             assert may_commit or may_copy
             if may_commit and (not may_copy or random.random() < 0.5):
-                server += waiting_commits.pop(0).transfer.updates
+                server += waiting_commits.pop(0).updates
             else:
-                replica += waiting_copies.pop(0).transfer.updates
+                replica += waiting_copies.pop(0).updates
             assert ledger.divergence(len(server), len(replica)) <= bound * (1 + 1e-9)
     # The replica has a prefix of the server's updates, and the rest is punted: nothing is lost.
     assert [*replica, *scheduler.punted] == server
@@ -148,5 +148,5 @@ def test_a_schedule_lists_a_sum_after_its_parts() -> None:
     schedule = scheduler.schedule([Update(place, 1 + place, 1.0) for place in range(4)], even(6), 0.0)
     assert [transfer.destination for transfer in schedule.transfers] == [SERVER, SERVER, 5, 5, SERVER]
     assert schedule.transfers[4].after == schedule.transfers[2:4]
-    assert [schedule.transfers.index(arrival.transfer) for arrival in schedule.commits] == [0, 1, 4]
+    assert [schedule.transfers.index(commit) for commit in schedule.commits] == [0, 1, 4]
     assert scheduler.version == 4

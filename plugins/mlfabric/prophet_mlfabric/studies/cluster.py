@@ -122,7 +122,7 @@ def run(
     `rates` are drawn if they are not given.
     """
     known = Rates.draw(setting, horizon_s) if rates is None else rates
-    return StudiedCluster(setting, method, learner or Trainee(), known, stop, iterations).run(horizon_s)
+    return StudiedCluster(setting, method, known, learner, stop, iterations).run(horizon_s)
 
 
 class StudiedCluster:
@@ -132,12 +132,12 @@ class StudiedCluster:
         self,
         setting: Setting,
         method: Method,
-        learner: Trainee,
         rates: Rates,
-        stop: Callable[[], bool],
-        iterations: int | None,
+        learner: Trainee | None = None,
+        stop: Callable[[], bool] = lambda: False,
+        iterations: int | None = None,
     ) -> None:
-        self.setting, self.method, self.learner = setting, method, learner
+        self.setting, self.method, self.learner = setting, method, learner or Trainee()
         self.record = Record()
         self.now_s = 0.0
         self.version = 0

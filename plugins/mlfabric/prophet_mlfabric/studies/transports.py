@@ -168,23 +168,23 @@ class Scheduled:
         for transfer in schedule.transfers:
             self._wire.send(transfer, now)
         if self._scheduler.replica is not None:
-            for arrival in schedule.commits:
-                self._copies.update({update.id: cluster.payload(update) for update in arrival.transfer.updates})
+            for commit in schedule.commits:
+                self._copies.update({update.id: cluster.payload(update) for update in commit.updates})
         cluster.record.sent_to_server += len(schedule.commits)
         cluster.record.sent_to_replica += len(schedule.copies)
         # Server and replica each wait for their own earlier updates and the other's position; one can always proceed.
         commits, copies = list(schedule.commits), list(schedule.copies)
         server, replica = self._server_at, self._replica_at
         while commits or copies:
-            commit = bool(commits) and commits[0].needs < len(replica)
-            own, other, arrival = (server, replica, commits.pop(0)) if commit else (replica, server, copies.pop(0))
-            updates = arrival.transfer.updates
-            time_s = max(arrival.transfer.end_s, own[-1], other[arrival.needs], now)
-            own += [time_s] * len(updates)
-            if commit:
-                cluster.agenda.at(time_s, partial(cluster.applied, updates))
+            commits_next = bool(commits) and commits[0].needs < len(replica)
+            own, other, last = (server, replica, commits.pop(0)) if commits_next else (replica, server, copies.pop(0))
+            time_s = max(last.end_s, own[-1], other[last.needs], now)
+            own += [time_s] * len(last.updates)
+            if commits_next:
+                cluster.agenda.at(time_s, partial(cluster.applied, last.updates))
             else:
-                cluster.agenda.at(time_s, partial(cluster.copied, [self._copies.pop(update.id) for update in updates]))
+                values = [self._copies.pop(update.id) for update in last.updates]
+                cluster.agenda.at(time_s, partial(cluster.copied, values))
 
     def _distribute(self, workers: list[int], network: NetworkState) -> None:
         cluster, now, setting = self._cluster, self._cluster.now_s, self._cluster.setting

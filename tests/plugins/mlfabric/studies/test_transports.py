@@ -50,7 +50,7 @@ class Begun(Trainee):
 
 
 def ring(setting: Setting, rates: Rates) -> Ring:
-    return Ring(StudiedCluster(setting, RR_SYNC, Trainee(), rates, lambda: False, None), rates)
+    return Ring(StudiedCluster(setting, RR_SYNC, rates), rates)
 
 
 def test_a_slow_computation_anywhere_delays_every_ring_step() -> None:
