@@ -1,4 +1,4 @@
-"""The paper's own policy: what the queue does under its plan is what Algorithm 1 says."""
+"""The paper's own policy: under its plan the queue does the same as Algorithm 1."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def wire_starts(profile: Profile, network: Network, plan: Plan, began: float = 0
     queue = ScheduledQueue(watchdog_s=1e9)
     queue.set_plan(plan)
     ids = profile.gradient_ids
-    # Of gradients at the same time, the last layer's comes first.
+    # Of gradients generated at the same time, the last layer's comes first.
     agenda = [(began + g.generation_s, GENERATED, -index) for index, g in enumerate(profile.gradients)]
     heapq.heapify(agenda)
     starts = [-1.0] * len(ids)
@@ -62,7 +62,7 @@ def paper_starts(profile: Profile, network: Network) -> list[float]:
 
 
 def ends_late(profile: Profile, network: Network, starts: Sequence[float]) -> list[int]:
-    """Gradients that were on the wire when a more urgent one came (constraint 11)."""
+    """Return the gradients that were on the wire when a more urgent one came (constraint 11)."""
     late = []
     for i, (gradient, start) in enumerate(zip(profile.gradients, starts, strict=True)):
         comes = [k.generation_s for k in profile.gradients[:i] if k.generation_s > start]
@@ -73,7 +73,7 @@ def ends_late(profile: Profile, network: Network, starts: Sequence[float]) -> li
 
 @st.composite
 def jobs(draw: st.DrawFn) -> tuple[Profile, Network]:
-    """Whole times and sizes, and overheads that keep the end of any block well away from every generation."""
+    """Draw whole times and sizes, and overheads that keep every block's end well away from generation times."""
     count = draw(st.integers(1, 30))
     times = sorted(draw(st.lists(st.integers(0, 12), min_size=count, max_size=count)), reverse=True)
     sizes = draw(st.lists(st.integers(1, 9), min_size=count, max_size=count))
@@ -97,7 +97,7 @@ def test_the_queue_starts_resnet_50s_blocks_as_in_algorithm_1(mbit: int) -> None
 @settings(deadline=None)
 @given(jobs(), st.sampled_from([0.031, 0.31]))
 def test_late_acknowledgements_break_no_constraint(job: tuple[Profile, Network], ack_delay_s: float) -> None:
-    """The algorithm knows no acknowledgements. A gradient that must wait for one may no longer fit into backward."""
+    """The algorithm ignores acknowledgements. A gradient that waits for one may no longer fit into backward."""
     profile, network = job[0], dataclasses.replace(job[1], ack_delay_s=ack_delay_s)
     starts = paper_starts(profile, network)
     assert all(start >= g.generation_s - 1e-9 for start, g in zip(starts, profile.gradients, strict=True)), "7"
@@ -111,7 +111,7 @@ def test_late_acknowledgements_break_no_constraint(job: tuple[Profile, Network],
 
 
 def in_blocks(profile: Profile) -> Profile:
-    """The profile that a job with blocks of whole gradients learns: ids are those of its blocks."""
+    """Return the profile that a job with blocks of whole gradients learns, with the ids of its blocks."""
     sizes = [gradient.size_bytes for gradient in profile.gradients]
     blocks = blocks_of(sizes, [None] * len(sizes), Cut.uniform(MOST_BLOCK_BYTES))
     assert len(blocks) > len(sizes), "some are above BytePS's own partition size"

@@ -38,7 +38,7 @@ def listing(
     now_s: float = 0.0,
     busy_until_s: float = -math.inf,
 ) -> tuple[float, Assigned | None]:
-    """Algorithm 3 word for word, every case to its end, with the two mends that aggregation.py names."""
+    """Algorithm 3 as printed, every case to its end, with the two corrections that docs/policies/mlfabric.md lists."""
 
     def det_agg(direct: int) -> tuple[float, Assigned | None]:
         state, latest = network.copy(), max(now_s, busy_until_s)

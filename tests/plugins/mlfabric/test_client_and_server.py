@@ -1,4 +1,4 @@
-"""Server and client over real sockets on this machine: what the virtual clock cannot show."""
+"""Server and client over real sockets on this machine."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from prophet_scheduler.hub import listener_at
 
 TOKEN = "a token of the tests"
 LONG_S = 60.0
-"""Longer than anything here takes."""
+"""Time limit for anything here."""
 BOUND_S = 12.0
-"""Longer than a busy machine keeps anyone silent."""
+"""Longer than a busy machine may freeze."""
 
 
 class Running:
@@ -218,7 +218,7 @@ def stranger(address: str) -> socket.socket:
 
 
 def answer_of(own: socket.socket) -> bytes:
-    """Return what comes; empty if the connection is closed."""
+    """Return the received bytes; empty if the connection is closed."""
     with contextlib.suppress(ConnectionResetError):
         return own.recv(4096)
     return b""
@@ -235,7 +235,7 @@ def test_invalid_messages_do_not_disturb_other_connections(running: Running) -> 
 
 
 def until_closed(own: socket.socket) -> None:
-    """Reads until the other end closes the connection."""
+    """Read until the other end closes the connection."""
     with contextlib.suppress(ConnectionResetError):
         while own.recv(1 << 16):
             pass

@@ -1,4 +1,4 @@
-"""The coordinator's state machine by hand: who is told what, and when. Rates are 100 bytes per second."""
+"""The coordinator's state machine by hand: its answers, and their times. Rates are 100 bytes per second."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def about(value: float) -> Any:
 
 
 def state(coordination: Coordination) -> tuple[Any, ...]:
-    """All that a refused request may not change."""
+    """Return everything that a refused request must not change."""
     return coordination.version, sorted(coordination.open_updates()), replace(coordination.counts, refused=0)
 
 
@@ -118,7 +118,7 @@ def test_no_push_starts_that_could_delay_one_in_flight_too_long() -> None:
     coordination.receive(0, ask(update=1, size=1000), 0.0)  # from version 0: it has to be the next one
     assert [worker for worker, _ in grants(coordination.turn(0.0))] == [0]
     coordination.receive(1, ask(version=1), 0.1)
-    # The wire would have room for both, and if the first were overtaken, its delay would be 3.
+    # The wire has room for both, but if the first were overtaken, its delay would be 3.
     assert grants(coordination.turn(0.3)) == []
     coordination.receive(0, done(update=1), 9.0)
     assert [worker for worker, _ in grants(coordination.turn(9.0))] == [1]
@@ -146,7 +146,7 @@ def test_a_dead_workers_grants_are_released() -> None:
         said = coordination.turn(float(second))
     assert [worker for worker, _ in grants(said)] == [1]
     assert (coordination.counts.died, coordination.counts.lost) == (1, 1)
-    # It was not dead after all, and the update had come through: it counts.
+    # It was not dead, and its update had arrived, so the update counts.
     assert coordination.receive(0, done(size=100_000), 12.0) == [(0, msg.Applied(update=0, version=1, delay=1))]
     assert coordination.receive(0, done(size=100_000), 12.1) == [(0, msg.Applied(update=0, version=1, delay=1))]
 
@@ -158,7 +158,7 @@ def test_a_restarted_or_leaving_worker_has_no_open_updates() -> None:
     coordination.turn(0.0)
     assert coordination.join(hello(0, incarnation=2), 0.1) == [(0, msg.Welcome(epoch=7, version=0))]
     assert [worker for worker, _ in grants(coordination.turn(0.1))] == [1]
-    # Update 0 of the new incarnation is another one.
+    # Update 0 of the new incarnation is another update.
     assert coordination.receive(0, ask(), 0.2) == [(0, msg.Wait(update=0))]
     coordination.receive(1, msg.Bye(), 0.3)
     assert [worker for worker, _ in grants(coordination.turn(0.3))] == [0]
@@ -201,10 +201,10 @@ def test_a_restarted_coordinator_continues_its_workers_count() -> None:
     coordination = Coordination(TERMS, epoch=8)
     assert coordination.join(hello(0, version=41), 0.0) == [(0, msg.Welcome(epoch=8, version=41))]
     assert coordination.join(hello(1, version=40), 0.0) == [(1, msg.Welcome(epoch=8, version=41))]
-    # What was pushed meanwhile counts on top of what any of them had heard.
+    # Updates pushed meanwhile count on top of the newest version that a worker knows.
     coordination.receive(0, done(update=7), 0.1)
     assert coordination.join(hello(2, version=42), 0.2) == [(2, msg.Welcome(epoch=8, version=43))]
-    # A version that it has said itself is none of before.
+    # A version from this coordinator itself is not counted again.
     known = hello(0, version=43).model_copy(update={"epoch": 8})
     assert coordination.join(known, 0.3) == [(0, msg.Welcome(epoch=8, version=43))]
 
@@ -238,7 +238,7 @@ def test_parting_tells_who_works_and_who_has_died() -> None:
     assert coordination.receive(0, msg.Bye(), end_s) == [(0, msg.Parting(working=1, died=(2,)))]
     nobody = msg.Parting(working=0, died=(2,))
     assert coordination.receive(1, msg.Bye(), end_s) == [(0, nobody), (1, nobody)]
-    # It was dead in name only, and now the others have left without it.
+    # It was not dead, and now the others have left without it.
     coordination.join(hello(2), end_s + 1)
     assert (2, nobody) in coordination.receive(2, msg.Bye(), end_s + 2)
 

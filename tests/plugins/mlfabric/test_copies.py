@@ -1,4 +1,4 @@
-"""The coordinator of a job with a replica: what it holds back, what it lets go, and when it asks for copies.
+"""The coordinator of a job with a replica: grants, updates held back, and orders for copies.
 
 Rates are 100 bytes per second, updates have 100 bytes and the norm 1, and the bound is 4.
 """
@@ -15,14 +15,14 @@ TERMS = Terms(rate=100.0, dead_s=10.0, lease_s=30.0, divergence_bound=4.0)
 
 
 def hello(worker: int, incarnation: int = 1) -> msg.Hello:
-    """Return worker 0's hello, which keeps the replica, or another's."""
+    """Return a worker's Hello; worker 0 keeps the replica."""
     return msg.Hello(
         tenant="job", worker=worker, incarnation=incarnation, node=f"machine{worker}", replicates=worker == 0
     )
 
 
 class Job:
-    """A job on a clock that the test moves."""
+    """A job on a clock that the test sets."""
 
     def __init__(self, workers: int) -> None:
         self.coordination = Coordination(TERMS, epoch=7)
@@ -47,7 +47,7 @@ class Job:
         self.hear(worker, msg.Done(update=update, version=0, size_bytes=100, norm=norm))
 
     def grants(self) -> list[tuple[int, int]]:
-        """Return worker and update of what was granted since the last call."""
+        """Return (worker, update) for each grant since the last call."""
         found = [(worker, said.update) for worker, said in self.said if isinstance(said, msg.Grant)]
         self.said = [(worker, said) for worker, said in self.said if not isinstance(said, msg.Grant)]
         return found
@@ -59,12 +59,12 @@ class Job:
         return found
 
     def copied(self, reason: str = "") -> None:
-        """Answers the newest order."""
+        """Answer the newest order."""
         worker, copy = self.copies()[-1]
         self.hear(worker, msg.Copied(number=copy.number, reason=reason))
 
     def trained(self, worker: int, update: int) -> None:
-        """Asks for an update, which is granted, and finishes it."""
+        """Ask for an update, which is granted, and finish it."""
         self.ask(worker, update)
         assert self.grants() == [(worker, update)]
         self.now_s += 1.0
@@ -72,7 +72,7 @@ class Job:
 
 
 def begun(workers: int = 2) -> Job:
-    """Return a job whose replica has the model that the job begins with."""
+    """Return a job whose replica has the first model."""
     job = Job(workers)
     job.copied()
     return job

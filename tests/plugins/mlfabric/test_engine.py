@@ -1,4 +1,4 @@
-"""BytePS's asynchronous servers in an experiment: who runs what, and the coordinator beside the scheduler."""
+"""BytePS's asynchronous servers in an experiment, and the coordinator beside BytePS's scheduler."""
 
 from __future__ import annotations
 

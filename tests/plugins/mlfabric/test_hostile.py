@@ -91,7 +91,7 @@ ANSWERS: st.SearchStrategy[msg.Answer] = st.one_of(
 
 
 def decoded(data: bytes) -> None:
-    """Check that each decoder gives a message, which comes back the same once encoded, or an error of one line."""
+    """Check that each decoder returns a message that encodes and decodes to itself, or raises an error of one line."""
     for decode in (msg.decode_request, msg.decode_answer):
         try:
             message: Any = decode(data)
@@ -166,7 +166,7 @@ def test_the_bytes_kept_of_a_frame_are_bounded(data: bytes) -> None:
 
 
 class Coordinating:
-    """Two tenants on a coordinator, with a worker each on a connection of its name."""
+    """Two tenants on a coordinator."""
 
     def __init__(self, terms: Terms = TERMS) -> None:
         self.jobs = {name: Coordination(terms, epoch=1) for name in TOKENS}
@@ -259,7 +259,7 @@ def test_unproven_connections_leave_nothing_behind(request_: msg.Request) -> Non
 
 
 def seen_by_b(requests: list[tuple[int, msg.Request, float]], terms: Terms) -> list[Any]:
-    """Return what b's worker is told while a's workers send these requests, each followed by a step of time."""
+    """Return the answers to b's worker while a's workers send these requests, each followed by a step of time."""
     all_ = Coordinating(terms)
     seen: list[Any] = []
     for number in range(3):

@@ -1,4 +1,4 @@
-"""MLfabric's links: what a transfer takes and what is left. Hand-computed cases and properties."""
+"""MLfabric's links: ends of transfers, and the bandwidth left. Hand-computed cases and properties."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDE = Link.constant(1000.0)
 
 
 def test_a_transfer_uses_all_bandwidth_left_until_its_end() -> None:
-    # Figure 4b: 30 MB over what is left of a path end at 7: 2 s at 2, 2 s at 4, 3 s at 6 MB/s.
+    # Figure 4b: 30 MB over the rest of a path end at 7: 2 s at 2, 2 s at 4, 3 s at 6 MB/s.
     path = Link.stepwise([2.0, 4.0], [2e6, 4e6, 6e6])
     assert end_of(path, Link.constant(1e9), 30e6, 0.0) == 7.0
 

@@ -1,4 +1,4 @@
-"""Algorithms 1 and 2 of MLfabric: the paper's examples, its listings word for word, brute force, properties."""
+"""Algorithms 1 and 2 of MLfabric: the paper's examples and listings, brute force, properties."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ends_of(ordering: Ordering, network: NetworkState) -> list[float]:
 def follow_the_listing(
     ordering: Ordering, updates: list[Update], network: NetworkState, bound: int | None = None, version: int = 0
 ) -> None:
-    """Line by line: each choice is one that Algorithm 1, or Algorithm 2 where there is a bound, could make there.
+    """Check that each choice is one that Algorithm 1 or, with a bound, Algorithm 2 could make.
 
     Equal ends may be taken in any order: the listings leave that open.
     """
@@ -85,7 +85,7 @@ def test_figure_5_an_update_that_would_delay_the_server_is_dropped() -> None:
     g1, g2 = Update(1, 1, 100.0, version=0), Update(2, 2, 100.0, version=4)
     ordering = order_updates([g1, g2], network, SERVER, 0.0, 1, 0)
     assert (ids(ordering.updates), ids(ordering.dropped)) == ([2], [1])
-    # What g1 would have taken is free again: beside g1 the third would end before the second.
+    # The bandwidth of g1 is free again: beside g1 the third would end before the second.
     network, g3 = star([10, 100, 10], server=100.0), Update(3, 3, 10.5, version=4)
     assert ids(order_updates([g1, g2, g3], network, SERVER, 0.0, 1, 0).updates) == [2, 3]
     # With time to spare it comes after the other; the server's link has room beside it from 1 s on.
@@ -143,7 +143,7 @@ def test_no_delay_exceeds_the_bound_and_every_update_is_ordered_or_dropped(
     for place, update in enumerate(ordering.updates, start=1):
         assert version + place - update.version <= bound
     assert sorted(ids(ordering.updates) + ids(ordering.dropped)) == ids(updates)
-    # Where nothing was dropped ends never fall: updates are applied as they arrive, nobody waits at the server.
+    # If nothing was dropped, ends never fall: updates are applied as they arrive.
     ends = ends_of(ordering, network)
     assert ordering.dropped or all(before <= after * (1 + 1e-9) for before, after in pairwise(ends))
 

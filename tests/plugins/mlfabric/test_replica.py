@@ -1,4 +1,4 @@
-"""The file of a replica: it always holds a model, and a job does not begin with less than it has."""
+"""The file of a replica: it always holds a whole model, and no job overwrites it with an older one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section 5.3 of MLfabric: Eq. 11's bound against real models, and what travels to the replica when."""
+"""Section 5.3 of MLfabric: Eq. 11's bound against real models, and transfers to the replica."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def filled(bound: float, momentum: float, norms: list[float]) -> DivergenceLedge
 
 
 def models(vectors: list[Vector], momentum: float) -> list[Vector]:
-    """The model after each step, by Eq. 2, from zero."""
+    """Return the model after each step, by Eq. 2, from zero."""
     pair = [np.zeros(len(vectors[0]))] * 2
     for vector in vectors:
         pair.append(pair[-1] + vector + momentum * (pair[-1] - pair[-2]))
@@ -66,7 +66,7 @@ def test_needed_is_the_lowest_position_within_the_bound(norms: list[float], mome
 
 
 def decide(bound: float, replica_rate: float) -> Replication:
-    """Two updates of norm 1 for a server that gets them at 1 and 2, and a replica whose NIC has this rate."""
+    """Decide about two updates of norm 1, which the server gets at 1 and 2, and a replica whose NIC has this rate."""
     network = NetworkState.of_rates([1.0] * 4, [1.0, replica_rate, 1.0, 1.0])
     order = [Update(0, 2, 1.0), Update(1, 3, 1.0)]
     server = aggregate(order, network, SERVER, [], 0.0)

@@ -1,4 +1,4 @@
-"""Tests of when planned pushes start: by hand, on links of 10 bytes per second."""
+"""Starts of planned pushes, by hand, on links of 10 bytes per second."""
 
 from __future__ import annotations
 

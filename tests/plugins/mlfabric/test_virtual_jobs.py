@@ -1,4 +1,4 @@
-"""Whole jobs with their coordinator on a virtual clock, over wires and machines that keep no promise."""
+"""Whole jobs with their coordinator on a virtual clock, with unreliable wires and machines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_delay_bound_holds_and_every_update_counts_once(seed: int) -> None:
     assert 2 <= counts.greatest_delay <= 9
     assert counts.ungranted == counts.lost == counts.died == 0
     assert set(job.at_server.values()) == {1}
-    # What is at the server and not yet counted is what has just arrived.
+    # Updates that have just arrived are not counted yet.
     assert applied(job) <= len(job.at_server) <= applied(job) + 8
 
 
@@ -61,7 +61,7 @@ def test_workers_continue_without_their_coordinator_and_report_later() -> None:
     job.start_coordinator()
     job.run(20.0)
     assert set(job.at_server.values()) == {1}
-    # It counts on from what the workers knew, and was told what they pushed while nobody counted.
+    # It continues from the workers' newest version, and hears of all updates pushed meanwhile.
     assert len(job.at_server) - 6 <= job.coordination.version <= len(job.at_server)
     assert job.coordination.version > version
     assert not any(worker.unheard for worker in job.workers.values() if worker.waiting is not None)

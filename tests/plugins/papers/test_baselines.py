@@ -32,7 +32,7 @@ def one_by_one(count: int) -> list[list[int]]:
 
 
 def all_merges(count: int) -> list[list[list[int]]]:
-    """Every way to cut gradients, in order of generation, into groups of neighbours."""
+    """Return every way to cut gradients, in order of generation, into groups of neighbours."""
     merges = []
     for cuts in itertools.product((False, True), repeat=count - 1):
         groups = [[count - 1]]

@@ -1,4 +1,4 @@
-"""The policy Caramel: its plans by hand, and that the real queue carries them out."""
+"""The policy Caramel: its plans by hand, and in the real queue."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_models_plan_has_every_gradient(network: Network) -> None:
 
 
 def drive(plan: Plan, profile: Profile, network: Network) -> list[tuple[int, float]]:
-    """The real queue on a wire of `network`: (gradient, when it left), one task a gradient."""
+    """Return (gradient, time it left) for the real queue on a wire like `network`, with one task per gradient."""
     queue = ScheduledQueue(QueueKind.PUSH, watchdog_s=1e6)
     queue.set_plan(plan)
     coming = sorted((g.generation_s, -i) for i, g in enumerate(profile.gradients))

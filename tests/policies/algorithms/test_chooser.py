@@ -1,4 +1,4 @@
-"""Predictions, and the search for the best blocks: against the simulator, and against what must hold."""
+"""Predictions, compared with the simulator, and the search for the best blocks."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_predictions_equal_the_simulator(size: int, wide: bool, barrier: bool) -
 
 
 def test_predictions_include_the_watchdog() -> None:
-    """Held blocks are let go while a large one is under way, so more is in flight than the credit says."""
+    """The watchdog releases blocks while a large one is in flight, so more than the credit is in flight."""
     slow, size = Network(125e3, 1e-4, 2.8e-4), 512 * KIB
     prediction = Predictor(PROFILE, slow, Shape(2, 1), wide_servers=True).begin(Cut.uniform(size), 2 * size)
     assert prediction.run(1 << 40)
@@ -111,7 +111,7 @@ def test_a_few_machines_stand_for_many() -> None:
 
 @pytest.mark.parametrize(("rate", "delay_s"), [(RATE, 2.8e-4), (RATE, 5e-3), (1e8, 2e-2), (3.1e7, 4e-2), (3.1e7, 1e-4)])
 def test_the_search_is_no_worse_than_any_uniform_cut_with_any_credit(rate: float, delay_s: float) -> None:
-    """Behind a long delay, a few small blocks in flight are so bad that some more of them seem no better."""
+    """With a long delay, a few small blocks in flight are so bad that a few more seem no better."""
     network = Network(rate, 1e-4, delay_s)
     search = searched(question(network))
     predictor = Predictor(PROFILE, network, SHAPE)

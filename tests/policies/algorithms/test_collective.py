@@ -1,4 +1,4 @@
-"""Blocks of an engine of collectives: which size is predicted to be the best."""
+"""The search for the best blocks of an engine of collectives."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_equally_good_choices_list_the_largest_blocks_first() -> None:
 
 
 def test_a_barrier_changes_the_choice_and_the_order() -> None:
-    """Large blocks stand in nobody's way then; only the last ones must not be waited for long."""
+    """Large blocks then delay nothing urgent; only the last blocks must not take long."""
     policy = CollectivePolicy(ForwardOrder(), ArrivalOrder())
     profile = resnet50(25_600_000, backward_s=0.6, forward_s=0.3)
     by_barrier = {}
@@ -104,7 +104,7 @@ def test_a_barrier_changes_the_choice_and_the_order() -> None:
 
 
 def test_long_delays_make_few_blocks_best() -> None:
-    """As with four ranks, 5 ms each way and 1 Gbit/s: no more than eight are under way, and small ones wait in vain."""
+    """As with four ranks, 5 ms each way and 1 Gbit/s: at most eight blocks are in flight, and small ones cost more."""
     profile = resnet50(9_000_000, backward_s=0.2, forward_s=0.1)
     best = {}
     for delay_s in (0.0, 0.12):

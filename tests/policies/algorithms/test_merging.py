@@ -1,4 +1,4 @@
-"""The cut of a job whose iterations wait for all averages: the fewest blocks whose last one is back the earliest."""
+"""The cut of a job whose iterations wait for all averages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UNIT = Network(1.0, 1.0)
 
 
 def groups_of(firsts: Sequence[int], count: int) -> list[list[int]]:
-    """As mg_wfbp.py has them: in order of leaving, each as positions in order of generation."""
+    """Return groups as in mg_wfbp.py: in sending order, each as positions in order of generation."""
     pairs = list(itertools.pairwise([*firsts, count]))
     return [list(reversed(range(start, stop))) for start, stop in reversed(pairs)]
 
@@ -87,7 +87,7 @@ def test_the_cut_is_as_good_as_the_best_uniform_one_with_few_blocks(rate: float,
 
 
 def test_the_wire_is_busy_from_the_first_gradient_on() -> None:
-    """Even if backward is late by as much as is reckoned with."""
+    """This holds even if backward is late by the expected share."""
     network = Network(31.25e6, 0.2e-3)
     cut = merged_cut(PROFILE, network)
     slower = replace(
@@ -102,7 +102,7 @@ def test_the_wire_is_busy_from_the_first_gradient_on() -> None:
 
 
 def test_the_cut_follows_from_a_profile_of_other_blocks_in_any_order() -> None:
-    """Two blocks that came at nearly the same moment may be learned the wrong way round."""
+    """Two blocks generated at nearly the same time may be learned in the wrong order."""
     network = Network(31.25e6, 0.2e-3)
     total = PROFILE.total_bytes
     blocks = profile_under(PROFILE, learning_cut(total, learning_sizes(total)))

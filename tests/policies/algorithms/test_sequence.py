@@ -1,4 +1,4 @@
-"""Tests of the order for all ranks: examples by hand, and what holds for any profile."""
+"""The order for all ranks: examples by hand, and properties for any profile."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_iteration_ends_by_hand(ends_s: tuple[float, ...], layer_by_layer: float
 
 def test_gradients_held_back_forever_are_an_error() -> None:
     job = profile((1, 0.0), (1, 0.0))
-    # A group of gradients, of which one never comes.
+    # One gradient of the group never comes.
     held = Plan(push=QueuePlan(groups=dict.fromkeys(range(3), 0)), size_bytes=dict.fromkeys(range(3), MB))
     with pytest.raises(ValueError, match="holds back"):
         make_sequence(job, NETWORK, held)
@@ -134,7 +134,7 @@ def test_behind_a_barrier_no_order_beats_arrival_order(job: Profile, network: Ne
 def test_forward_order_is_at_most_one_block_worse_than_preemption(job: Profile, network: Network) -> None:
     forward = iteration_s(job, make_sequence(job, network, plan_of("prophet", job, network)))
     longest_s = max(network.transfer_s(gradient.size_bytes) for gradient in job.gradients)
-    # The same iteration with overheads and preemption, and one block that is under way when something urgent comes.
+    # The same iteration with overheads and preemption, and one block in flight when something urgent comes.
     rows = tuple(
         GradientProfile(
             g.name, g.size_bytes + int(network.overhead_s * network.bandwidth) + 1, g.generation_s, g.forward_s
@@ -176,7 +176,7 @@ def test_playing_an_order_equals_the_plain_model(
 
 
 def test_blocks_cost_their_share_of_a_long_delay() -> None:
-    """Eight blocks are under way at once, each delayed by 0.16 s: 64 take eight times as long, whatever their size."""
+    """Eight blocks are in flight at once, each delayed by 0.16 s: 64 take eight times as long, whatever their size."""
     slow = Network(1e9, 0.2e-3, 0.16)
     small = Profile("small", tuple(GradientProfile("g", MB // 8, 0.0) for _ in range(64)))
     large = Profile("large", tuple(GradientProfile("g", MB, 0.0) for _ in range(8)))

@@ -1,4 +1,4 @@
-"""The start of a worker that trains asynchronously: what is refused, what it goes on without, and what it leaves."""
+"""Start and end of a worker that trains asynchronously: refused settings, missing parts, and dead workers."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_the_process_skips_byteps_shutdown_if_a_worker_died(monkeypatch: pytest.
     agent = AsynchronousAgent(from_environ({**JOB, "PROPHET_STATUS_OUT": str(status)}), None, None)
     agent._wrap_init(bps)
     bps.init()
-    bps.shutdown()  # and goes on: the program may have something to do yet
+    bps.shutdown()  # returns: the program may have more to do
     with pytest.raises(ProcessEnded) as ended:
         agent._leave_at_exit()
     line = "worker 2 has died: this worker ends without waiting for BytePS's end, which waits for all"

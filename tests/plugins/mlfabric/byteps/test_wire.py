@@ -1,4 +1,4 @@
-"""The asynchronous front end over a BytePS of a few lines: what is pushed, pulled and said, and in which order."""
+"""The asynchronous front end over a fake BytePS: pushes, pulls and marker words in their order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.ending import ProcessEnded, end_process
 
 
 class Server:
-    """Asynchronous server for several workers, which knows where an update begins and ends."""
+    """Asynchronous server for several workers that applies whole updates."""
 
     def __init__(self) -> None:
         self.store: dict[str, torch.Tensor] = {}
@@ -39,7 +39,7 @@ class Server:
 
 
 class BytePS:
-    """byteps.torch of one worker. `one_way`: the hook is there."""
+    """byteps.torch of one worker. `one_way`: with the hook."""
 
     def __init__(self, server: Server, rank: int, one_way: bool = True) -> None:
         self.server = server
@@ -77,7 +77,7 @@ class BytePS:
 
 @pytest.fixture(autouse=True)
 def numbers_from_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each worker is a process of its own, and counts its optimizers."""
+    """Number each worker's optimizers from 0, as if it were a separate process."""
     monkeypatch.setattr(wire, "next", lambda numbers: 0, raising=False)
 
 

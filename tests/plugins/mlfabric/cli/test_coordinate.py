@@ -1,4 +1,4 @@
-"""`prophet coordinate`: options, one line for what is wrong, and a process that ends as it is told to."""
+"""`prophet coordinate`: options, error lines, and the end of the process."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ METHODS = {
 
 
 class Following(Trainee):
-    """Models are the vectors of Eq. 2 with real momentum; everything that happens is written down."""
+    """Trainee whose models are the vectors of Eq. 2 with real momentum; it records all calls."""
 
     def __init__(self, momentum: float = 0.0, seed: int = 0) -> None:
         self.momentum = momentum
@@ -104,7 +104,7 @@ def test_draws_follow_chances_and_seed() -> None:
     assert shares == pytest.approx([0, 0.1, 0.1, 0.1, 0.7], abs=0.01)
     again = Rates.draw(Setting(traffic=NETWORK["N2"], seed=1), 500.0)
     assert (again.values == rates.values[:, :, : again.values.shape[2]]).all()
-    # Up and down are drawn apart, server and replica keep their rate.
+    # Up and down are drawn separately; server and replica keep their rate.
     assert (rates.values[:, 0] != rates.values[:, 1]).any()
     up, down = rates.at(7.0)
     assert (up[15:], down[15:]) == ([1.25e9] * 2, [1.25e9] * 2)
@@ -168,7 +168,7 @@ def test_a_fairly_shared_server_by_hand() -> None:
     assert record.delays == [1, 2, 3]
 
 
-# Jobs, what holds always
+# Jobs, properties
 
 
 def held(record: Record) -> Json:
@@ -217,11 +217,11 @@ def test_every_update_is_applied_or_dropped_once(name: str) -> None:
     applied = Counter(update for step in learner.steps for update in step)
     made = Counter(update for _, _, update in learner.computed)
     assert applied.most_common(1)[0][1] == 1 and not applied - made
-    # What is neither applied nor dropped is on its way: at most one a worker.
+    # All other updates are in flight: at most one per worker.
     left = len(learner.computed) - len(record.applied_s) - len(record.dropped_s)
     assert 0 <= left <= SMALL.workers
     assert sum(applied.values()) == len(record.applied_s) == len(record.by_worker)
-    # The delays are those of the models that were read: Eq. 9's, counted in steps of the server.
+    # Delays are Eq. 9's, counted in steps of the server.
     read = {update: (worker, version) for worker, version, update in learner.computed}
     place = 0
     for version, step in enumerate(learner.steps, start=1):

@@ -56,7 +56,7 @@ def test_training_converges_and_a_seed_determines_the_model() -> None:
 
 
 def test_a_smaller_delay_bound_needs_fewer_updates() -> None:
-    # One step length for all, so long that old updates hurt: what differs at equal counts is the delay alone.
+    # All have the same large step, with which old updates do harm: only the delays differ at equal counts.
     target, excess, needed = PROBLEM.least_loss() + 0.01, {}, {}
     for bound in (3, 6, None):
         trained = train(SETTING, mlfabric_a(bound), PROBLEM, StepSize(3.0), 40.0, every=1)

@@ -1,4 +1,4 @@
-"""Tests of how updates and models travel in MLfabric's cluster, each way by hand: rings, eager batches."""
+"""Transports of updates and models in MLfabric's cluster: rings, eager batches, fair sharing."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from prophet_mlfabric.studies.transports import Ring, fair_rates
 from prophet_scheduler.core.errors import UserError
 
 CALM = Setting(Stragglers(0.0, 1.0), TrafficMix((10 * GBIT,), (1.0,)), overlap=0.0)
-"""No stragglers, no traffic, nothing that travels beside computing."""
+"""No stragglers, no traffic, no overlap of transfers and computing."""
 UP, DOWN = 0, 1
 
 
 def slow(setting: Setting, links: Mapping[tuple[int, int], float]) -> Rates:
-    """Return the rates of all NICs as they are, except that each of `links`, (machine, UP or DOWN), has this share."""
+    """Return the full rate for all NICs, but the given share of it for each of `links`, (machine, UP or DOWN)."""
     values = np.full((setting.machines, 2, 1), setting.bandwidth)
     for link, share in links.items():
         values[link] *= share
@@ -97,7 +97,7 @@ def test_an_eager_scheduler_does_not_wait_for_batches_by_hand() -> None:
 
 def test_an_eager_scheduler_batches_while_the_server_receives() -> None:
     setting = replace(CALM, workers=6, machines=6, eager=True, batch_s=10.0)
-    # All are ready at once; the first batch has them all, as they come at the same moment.
+    # All updates are ready at the same time, so the first batch has them all.
     record = run(setting, mlfabric_a(None), iterations=5)
     assert Counter(record.by_worker) == dict.fromkeys(range(6), 5)
     patient = run(replace(setting, eager=False, batch_s=0.1), mlfabric_a(None), iterations=5)
@@ -155,7 +155,7 @@ def test_ring_times_and_the_servers_use_by_hand() -> None:
     assert both.ratio == pytest.approx(0.22 / both.mlfabric_s)
     assert both.needed(0.08, 4) == pytest.approx(4 * 0.08 / 0.22)
     assert both.updates_a_message >= 1
-    # This share of the time, bytes went over the server's NIC.
+    # The server's NIC receives for this share of the time.
     assert both.busy == pytest.approx(4 * 0.08 / both.updates_a_message / both.mlfabric_s)
 
 

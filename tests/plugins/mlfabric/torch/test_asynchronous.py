@@ -1,4 +1,4 @@
-"""A worker's asynchronous rounds, with a server and a coordinator that are a few lines each."""
+"""A worker's asynchronous rounds, with a fake server and coordinator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORKERS = 2
 
 
 class Coordinator:
-    """Grants everything at once, but for what `drops` has."""
+    """Grants all updates at once, except those in `drops`."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -44,7 +44,7 @@ class Coordinator:
 
 
 class Clock:
-    """A virtual clock; `meanwhile` is called in each sleep."""
+    """Virtual clock that calls `meanwhile` in each sleep."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

@@ -1,4 +1,4 @@
-"""Copies of the model at a worker: what is in them, what is said of them, and a job that begins with one."""
+"""Copies of the model at a worker, and a job that begins with one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights as blocks with counts: what travels says which updates are in it."""
+"""Weights as blocks, with counts of the updates in them."""
 
 from __future__ import annotations
 

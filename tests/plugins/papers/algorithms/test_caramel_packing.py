@@ -49,7 +49,7 @@ def batched(rows: Sequence[tuple[int, float]], network: Network, threshold: floa
         ([(4, 0.0), (1, 1.0), (9, 2.0), (1, 3.0)], [[3], [1], [2, 0]]),
         # More than 5 bytes together: the batch is closed and waits its turn.
         ([(20, 0.0), (3, 1.0), (3, 2.0), (3, 3.0), (1, 40.0)], [[4], [3, 2], [1], [0]]),
-        # What appears together is joined.
+        # Gradients that appear together are joined.
         ([(1, 1.0), (1, 1.0), (1, 1.0)], [[2, 1, 0]]),
     ],
 )
@@ -106,7 +106,7 @@ def pipelined_s(size_bytes: float, depth: int, stages: Sequence[Network]) -> flo
 
 
 def test_the_adaptive_depth_is_always_near_the_best_and_a_fixed_one_is_not() -> None:
-    # To the wire, over it, and the sum, each as slow as the others; from 1 KB to 256 MB.
+    # Three equally slow stages: to the wire, over it, and the sum; from 1 KB to 256 MB.
     stages = (Network(1e9, 1e-4),) * 3
     sizes = [1000 * 2**k for k in range(19)]
     threshold = threshold_bytes(stages[0])

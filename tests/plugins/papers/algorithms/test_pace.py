@@ -138,7 +138,7 @@ def test_impossible_times_and_schedules_for_another_problem_are_refused() -> Non
 
 
 def random_graph(rng: np.random.Generator) -> Graph:
-    """Whole seconds; up to ten transfers between computing before them and computing after some of them."""
+    """Return a graph with times in whole seconds and up to ten transfers between two stages of computing."""
     operations = [Operation("b0", OperationKind.COMPUTE, (), float(rng.integers(0, 4)))]
 
     def some(names: Sequence[str], most: int) -> tuple[str, ...]:
@@ -161,7 +161,7 @@ def random_graph(rng: np.random.Generator) -> Graph:
 
 
 def least_of_all_schedules(job: Problem) -> float:
-    """Return the least end over everything that a wire can do in whole slots, idling included. It finds, slot by slot,
+    """Return the least end over all schedules in whole slots, also those that idle. It finds, slot by slot,
     the least end so far for each state of what is left (an axis for each transfer)."""
     ends = np.full([int(t.length) + 1 for t in job.transfers], np.inf)
     ends[(-1,) * ends.ndim] = job.floor
@@ -207,7 +207,7 @@ def test_algorithm_and_brute_force_agree_on_1000_random_graphs() -> None:
         segments = preemptive_schedule(job)
         least = iteration_time(job, segments)
         assert len(segments) <= 2 * len(job.transfers) - 1
-        # Theorem 1: releases, tails and floor say of the schedule what the graph itself does.
+        # Theorem 1: releases, tails and floor give the same end as the graph itself.
         assert end_of(random, check_feasible(job, segments)) == least
         if len(job.transfers) <= 7:
             assert least == least_of_all_schedules(job)
@@ -216,7 +216,7 @@ def test_algorithm_and_brute_force_agree_on_1000_random_graphs() -> None:
 
 
 def the_papers_program(job: Problem) -> float:
-    """Return the end that (14) as printed finds, for problems so small that its weights (TN)^(t + tail) are numbers.
+    """Return the end by (14) as printed, for problems so small that its weights (TN)^(t + tail) are finite.
 
     Slots count from 1, and slot t may be used by what is released at t - 1.
     """

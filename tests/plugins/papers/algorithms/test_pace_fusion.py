@@ -1,4 +1,4 @@
-"""Balanced fusion: the paper's recursion as it is written, every contiguous partition, and every R."""
+"""Balanced fusion: the paper's recursion as printed, every contiguous partition, and every R."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def max_min_size(chain: tuple[int, ...], groups: int) -> tuple[float, tuple[tupl
 
 
 def cuts(length: int, groups: int) -> Iterator[tuple[int, ...]]:
-    """Every way to cut a chain into so many groups, as the places where they begin."""
+    """Yield every way to cut a chain into this number of groups, as the places at which they begin."""
     for inner in itertools.combinations(range(1, length), groups - 1):
         yield (0, *inner)
 
@@ -132,7 +132,7 @@ def test_the_fused_problem_equals_that_of_the_fused_graph() -> None:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
-    """Backward one after another; forward in any shape, so that tails need not follow the order of release."""
+    """Draw a graph with a sequential backward pass and any forward pass, so that tails may rise and fall."""
     count = draw(st.integers(1, 6))
     operations = []
     for index in reversed(range(count)):

@@ -72,7 +72,7 @@ def test_equation_5_alone_is_transitive(ma: float, pa: float, mb: float, pb: flo
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
-    """Receives first, then computing that waits for any of what is before it; now and then a send."""
+    """Draw a graph: receives, then computing that waits for any earlier operations, and a few sends."""
     names = [f"r{i}" for i in range(draw(st.integers(1, 5)))]
     operations = [Operation(name, OperationKind.TRANSFER, size_bytes=draw(st.integers(1, 4))) for name in names]
     for place in range(draw(st.integers(1, 7))):
@@ -191,7 +191,7 @@ def every_order_s(job: Graph) -> list[float]:
 
 
 def layered(seed: int, transfers: int, computing: int) -> Graph:
-    """Like a model: each operation reads one or two of the last four, and each parameter has one reader."""
+    """Return a graph like a model's: operations read one or two of the last four, and each parameter has one reader."""
     random = np.random.default_rng(seed)
     readers = random.integers(computing, size=transfers)
     operations = [
@@ -216,7 +216,7 @@ def test_tao_against_every_order_of_small_models() -> None:
     assert min(ratios) >= 1.0
     assert sum(ratio == 1.0 for ratio in ratios) >= 0.8 * len(ratios)
     assert max(ratios) < 1.25
-    assert np.mean(ratios) - 1 < 0.2 * (np.mean(chance) - 1), "an order by chance loses at least five times as much"
+    assert np.mean(ratios) - 1 < 0.2 * (np.mean(chance) - 1), "a random order loses at least five times as much"
 
 
 # ---- TIO
