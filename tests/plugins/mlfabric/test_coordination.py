@@ -37,8 +37,10 @@ def grants(said: list[Addressed]) -> list[tuple[int, msg.Grant]]:
     return [(worker, answer) for worker, answer in said if isinstance(answer, msg.Grant)]
 
 
-def about(value: float) -> Any:
-    return pytest.approx(value)
+def ask_and_turn(coordination: Coordination, worker: int, request: msg.Ask, now_s: float) -> list[int]:
+    """Have a worker ask. Return the workers that get a grant then."""
+    coordination.receive(worker, request, now_s)
+    return [worker for worker, _ in grants(coordination.turn(now_s))]
 
 
 def state(coordination: Coordination) -> tuple[Any, ...]:
@@ -55,11 +57,10 @@ def test_an_update_starts_at_once_on_an_idle_wire() -> None:
 
 def test_a_busy_wire_gathers_a_batch_and_the_shortest_goes_first() -> None:
     coordination = job(3)
-    coordination.receive(0, ask(size=1000), 0.0)
-    coordination.turn(0.0)
+    ask_and_turn(coordination, 0, ask(size=1000), 0.0)
     coordination.receive(1, ask(size=500), 0.2)
     assert coordination.turn(0.2) == []
-    assert coordination.next_s == about(0.3)  # 100 ms after the first of them
+    assert coordination.next_s == pytest.approx(0.3)  # 100 ms after the first of them
     coordination.receive(2, ask(size=100), 0.25)
     assert coordination.turn(0.31) == []
     coordination.receive(0, done(size=1000), 9.0)
@@ -71,13 +72,11 @@ def test_a_busy_wire_gathers_a_batch_and_the_shortest_goes_first() -> None:
 
 def test_a_batch_closes_when_the_wire_runs_out_of_work() -> None:
     coordination = job(2)
-    coordination.receive(0, ask(size=5), 0.0)  # 50 ms
-    coordination.turn(0.0)
-    coordination.receive(1, ask(size=5), 0.01)
-    coordination.turn(0.01)
-    assert coordination.next_s == about(0.048)
+    ask_and_turn(coordination, 0, ask(size=5), 0.0)  # 50 ms
+    ask_and_turn(coordination, 1, ask(size=5), 0.01)
+    assert coordination.next_s == pytest.approx(0.048)
     ((worker, grant),) = grants(coordination.turn(0.048))
-    assert (worker, grant.start_s) == (1, about(0.002))
+    assert (worker, grant.start_s) == (1, pytest.approx(0.002))
 
 
 def test_repeated_messages_count_once() -> None:
@@ -115,8 +114,7 @@ def test_late_updates_are_dropped_before_they_are_sent() -> None:
 def test_no_push_starts_that_could_delay_one_in_flight_too_long() -> None:
     coordination = job(2, replace(TERMS, delay_bound=2, server_rate=1e6))
     coordination.receive(0, done(update=0), 0.0)  # version 1
-    coordination.receive(0, ask(update=1, size=1000), 0.0)  # from version 0: it has to be the next one
-    assert [worker for worker, _ in grants(coordination.turn(0.0))] == [0]
+    assert ask_and_turn(coordination, 0, ask(update=1, size=1000), 0.0) == [0]
     coordination.receive(1, ask(version=1), 0.1)
     # The wire has room for both, but if the first were overtaken, its delay would be 3.
     assert grants(coordination.turn(0.3)) == []
@@ -128,8 +126,7 @@ def test_no_push_starts_that_could_delay_one_in_flight_too_long() -> None:
 
 def test_updates_without_a_grant_can_make_a_planned_one_too_late() -> None:
     coordination = job(2, replace(TERMS, delay_bound=2))
-    coordination.receive(0, ask(size=1000), 0.0)
-    coordination.turn(0.0)
+    ask_and_turn(coordination, 0, ask(size=1000), 0.0)
     coordination.receive(1, ask(), 0.0)
     coordination.turn(0.1)
     coordination.receive(0, done(update=7), 0.2)
@@ -139,8 +136,7 @@ def test_updates_without_a_grant_can_make_a_planned_one_too_late() -> None:
 def test_a_dead_workers_grants_are_released() -> None:
     coordination = job(2)
     coordination.receive(0, ask(size=100_000), 0.0)
-    coordination.receive(1, ask(size=200_000), 0.0)
-    assert [worker for worker, _ in grants(coordination.turn(0.0))] == [0]
+    assert ask_and_turn(coordination, 1, ask(size=200_000), 0.0) == [0]
     coordination.disconnected(0)
     for second in range(1, 12):
         said = coordination.turn(float(second))
@@ -154,8 +150,7 @@ def test_a_dead_workers_grants_are_released() -> None:
 def test_a_restarted_or_leaving_worker_has_no_open_updates() -> None:
     coordination = job(2)
     coordination.receive(0, ask(), 0.0)
-    coordination.receive(1, ask(), 0.0)
-    coordination.turn(0.0)
+    ask_and_turn(coordination, 1, ask(), 0.0)
     assert coordination.join(hello(0, incarnation=2), 0.1) == [(0, msg.Welcome(epoch=7, version=0))]
     assert [worker for worker, _ in grants(coordination.turn(0.1))] == [1]
     # Update 0 of the new incarnation is another update.
@@ -166,8 +161,7 @@ def test_a_restarted_or_leaving_worker_has_no_open_updates() -> None:
 
 def test_a_worker_with_too_many_open_updates_is_refused_alone() -> None:
     coordination = job(2)
-    coordination.receive(1, ask(size=10_000), 0.0)
-    coordination.turn(0.0)
+    ask_and_turn(coordination, 1, ask(size=10_000), 0.0)
     answers = [coordination.receive(0, ask(update=number), 0.0)[0][1] for number in range(MOST_OPEN)]
     assert all(isinstance(answer, msg.Wait) for answer in answers)
     before, again = state(coordination), ask(update=MOST_OPEN)
@@ -182,8 +176,7 @@ def test_a_worker_with_too_many_open_updates_is_refused_alone() -> None:
 def test_limits_of_workers_and_waiting_updates_hold() -> None:
     coordination = job(2, replace(TERMS, most_workers=2, most_waiting=1))
     assert isinstance(coordination.join(hello(2), 0.0)[0][1], msg.Denied)
-    coordination.receive(0, ask(size=10_000), 0.0)
-    coordination.turn(0.0)
+    ask_and_turn(coordination, 0, ask(size=10_000), 0.0)
     assert isinstance(coordination.receive(1, ask(), 0.0)[0][1], msg.Wait)
     assert isinstance(coordination.receive(1, ask(update=1), 0.0)[0][1], msg.Denied)
 
@@ -245,8 +238,7 @@ def test_parting_tells_who_works_and_who_has_died() -> None:
 
 def test_an_endless_push_is_given_up_and_counts_if_reported() -> None:
     coordination = job(1, replace(TERMS, delay_bound=1))
-    coordination.receive(0, ask(), 0.0)
-    coordination.turn(0.0)
+    ask_and_turn(coordination, 0, ask(), 0.0)
     said = [answer for second in range(1, 33) for answer in coordination.turn(float(second))]
     assert (said, coordination.counts.lost, coordination.open_updates()) == ([], 1, [])
     assert coordination.receive(0, ask(), 33.0) == [(0, msg.Wait(update=0))], "it may be asked for again"
@@ -255,8 +247,7 @@ def test_an_endless_push_is_given_up_and_counts_if_reported() -> None:
 
 def test_a_worker_that_reconnects_in_time_keeps_its_grant() -> None:
     coordination = job(1)
-    coordination.receive(0, ask(), 0.0)
-    coordination.turn(0.0)
+    ask_and_turn(coordination, 0, ask(), 0.0)
     coordination.disconnected(0)
     coordination.turn(9.0)
     coordination.join(hello(0), 9.5)
@@ -267,11 +258,9 @@ def test_a_worker_that_reconnects_in_time_keeps_its_grant() -> None:
 
 def test_a_learned_rate_changes_the_next_start() -> None:
     coordination = job(2)
-    coordination.receive(0, ask(), 0.0)
-    coordination.turn(0.0)
+    ask_and_turn(coordination, 0, ask(), 0.0)
     coordination.receive(0, done(), 10.0)
-    coordination.receive(0, ask(1, version=1), 10.0)
-    coordination.turn(10.0)
+    ask_and_turn(coordination, 0, ask(1, version=1), 10.0)
     coordination.receive(1, ask(size=900), 10.1)
     # Of the server's 100 bytes a second 90 are left beside the slow worker's update, so nobody has to wait for it.
     assert [worker for worker, _ in grants(coordination.turn(10.2))] == [1]

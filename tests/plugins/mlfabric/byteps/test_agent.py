@@ -21,6 +21,20 @@ from support.ending import ProcessEnded, end_process
 JOB = {"BYTEPS_SCHEDULER": "mlfabric", "BYTEPS_ENABLE_ASYNC": "1", "DMLC_NUM_SERVER": "1"}
 
 
+def fake_byteps(size: int, happened: list[str] | None = None) -> Any:
+    """Return a fake byteps.torch of worker 0. Calls of init and shutdown are appended to `happened`."""
+    calls = [] if happened is None else happened
+    return SimpleNamespace(
+        init=lambda: calls.append("init"),
+        shutdown=lambda: calls.append("shutdown"),
+        size=lambda: size,
+        rank=lambda: 0,
+        DistributedOptimizer=lambda *arguments: "BytePS's own",
+        broadcast_parameters=lambda *arguments: None,
+        Compression=SimpleNamespace(none="none"),
+    )
+
+
 @pytest.mark.parametrize(
     ("framework", "changes", "line"),
     [
@@ -94,12 +108,7 @@ def test_the_status_says_why_the_hook_is_missing(tmp_path: Path, caplog: pytest.
 
 
 def test_wrapping_an_optimizer_refuses_compression() -> None:
-    bps = SimpleNamespace(
-        DistributedOptimizer=lambda *arguments: "BytePS's own",
-        broadcast_parameters=lambda *arguments: None,
-        Compression=SimpleNamespace(none="none"),
-        size=lambda: 2,
-    )
+    bps = fake_byteps(2)
     agent_module.install(bps, AsynchronousAgent(from_environ(JOB), None, None))
     with pytest.raises(ValueError, match="does not compress updates"):
         bps.DistributedOptimizer(None, compression="fp16")
@@ -109,12 +118,7 @@ def test_wrapping_an_optimizer_refuses_compression() -> None:
 
 def test_a_worker_leaves_its_coordinator_before_byteps_shuts_down(monkeypatch: pytest.MonkeyPatch) -> None:
     happened: list[str] = []
-    bps = SimpleNamespace(
-        init=lambda: happened.append("init"),
-        shutdown=lambda: happened.append("shutdown"),
-        size=lambda: 2,
-        rank=lambda: 0,
-    )
+    bps = fake_byteps(2, happened)
 
     def wait_for_others() -> tuple[int, ...]:
         happened.append("others have finished")
@@ -141,7 +145,8 @@ def test_a_worker_leaves_its_coordinator_before_byteps_shuts_down(monkeypatch: p
 
 def test_the_process_skips_byteps_shutdown_if_a_worker_died(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     status = tmp_path / "status.json"
-    bps = SimpleNamespace(init=lambda: None, shutdown=lambda: pytest.fail("it would wait"), size=lambda: 3, rank=int)
+    happened: list[str] = []
+    bps = fake_byteps(3, happened)
     coordinator = SimpleNamespace(wait_for_others=lambda: (2,), close=lambda: None)
     monkeypatch.setattr(agent_module, "connect", lambda worker, environ, replicates: coordinator)
     monkeypatch.setattr("atexit.register", lambda function: function)
@@ -150,6 +155,7 @@ def test_the_process_skips_byteps_shutdown_if_a_worker_died(monkeypatch: pytest.
     agent._wrap_init(bps)
     bps.init()
     bps.shutdown()  # returns: the program may have more to do
+    assert happened == ["init"], "BytePS's shutdown would wait"
     with pytest.raises(ProcessEnded) as ended:
         agent._leave_at_exit()
     line = "worker 2 has died: this worker ends without waiting for BytePS's end, which waits for all"
@@ -163,15 +169,7 @@ def replicated(environ: dict[str, str], folder: Path, monkeypatch: pytest.Monkey
     for name, text in environ.items():
         monkeypatch.setenv(name, text)
     monkeypatch.setattr(agent_module, "end_process", end_process)
-    bps = SimpleNamespace(
-        init=lambda: None,
-        shutdown=lambda: None,
-        size=lambda: 1,
-        rank=lambda: 0,
-        DistributedOptimizer=lambda *arguments: "BytePS's own",
-        broadcast_parameters=lambda *arguments: None,
-        Compression=SimpleNamespace(none="none"),
-    )
+    bps = fake_byteps(1)
     agent = AsynchronousAgent(from_environ(JOB), None, None)
     agent._wrap_init(bps)
     agent_module.install(bps, agent)
