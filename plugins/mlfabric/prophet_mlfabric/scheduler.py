@@ -10,15 +10,17 @@ earlier ones leave. If the network turns out slower or faster, times change, but
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 
 from prophet_mlfabric.aggregation import Group, aggregate
 from prophet_mlfabric.network import NetworkState, Node, Piece
 from prophet_mlfabric.ordering import Update, order_updates
-from prophet_mlfabric.replication import DivergenceLedger, replicate
+from prophet_mlfabric.replication import DivergenceLedger
 
 
 @dataclass(eq=False)
@@ -93,7 +95,7 @@ class Scheduler:
         busy_until_s: float = -math.inf,
         replica_busy_until_s: float = -math.inf,
     ) -> BatchSchedule:
-        """Return the transfers of one batch.
+        """Return the transfers of one batch, to the replica those of section 5.3.
 
         `network` is the monitor's report less what earlier batches still use; it is unchanged. `busy_until_s` and
         `replica_busy_until_s` are when earlier batches' last transfers to the server and the replica should end.
@@ -113,18 +115,33 @@ class Scheduler:
             commits = [_append(group, server, transfers) for group in tentative.groups]
             return BatchSchedule(tuple(transfers), tuple(commits), (), dropped)
 
-        copied_to = len(ledger) - len(order) - len(self.punted)
+        # The replica has `start` updates once all transfers in flight to it have arrived. Of its groups, those are sent
+        # that the bound requires, or that arrive before the batch's last update is applied. The rest is punted.
         pending, ranked = (*self.punted, *order), self._ranked(network, now_s)
-        replication = replicate(pending, tentative, ledger, replica, ranked, now_s, replica_busy_until_s)
-        self.punted = replication.punted
-        placed = list(zip(tentative.groups, replication.needed, strict=True))
-        commits = [_append(group, server, transfers, needs) for group, needs in placed[: replication.kept]]
-        copies = []
-        for group in replication.groups:
-            copied_to += len(group.updates)
-            copies.append(_append(group, replica, transfers, ledger.needed(copied_to)))
-        # Updates that give way come after the replica's transfers, which thus have priority on the wire.
-        commits += [_append(group, server, transfers, needs) for group, needs in placed[replication.kept :]]
+        start = len(ledger) - len(pending)
+        weights, most = ledger.weights(start), self._divergence_bound
+        groups = aggregate(
+            pending, tentative.network, replica, ranked, now_s, replica_busy_until_s, weights, most
+        ).groups
+        positions = _positions(start, groups)
+        needed = [ledger.needed(at) for at in _positions(self.version - len(order), tentative.groups)[1:]]
+        required, sent = max(needed, default=0), 0
+        while sent < len(groups) and (positions[sent] < required or groups[sent].applied_s <= tentative.end_s):
+            sent += 1
+        self.punted = pending[positions[sent] - start :]
+        # The server's groups give way from the first one on for which the replica is too late (in the paper only the
+        # last does). Every group is checked: the replica may lag in the middle of a batch and catch up at its end.
+        late = (
+            place
+            for place, (group, need) in enumerate(zip(tentative.groups, needed, strict=True))
+            if need > start and groups[bisect_left(positions, need) - 1].applied_s > group.applied_s
+        )
+        kept = next(late, len(needed))
+        placed = list(zip(tentative.groups, needed, strict=True))
+        commits = [_append(group, server, transfers, needs) for group, needs in placed[:kept]]
+        copied = zip(groups[:sent], positions[1:], strict=False)
+        copies = [_append(group, replica, transfers, ledger.needed(at)) for group, at in copied]
+        commits += [_append(group, server, transfers, needs) for group, needs in placed[kept:]]
         return BatchSchedule(tuple(transfers), tuple(commits), tuple(copies), dropped)
 
     def _ranked(self, network: NetworkState, now_s: float) -> list[Node]:
@@ -133,6 +150,11 @@ class Scheduler:
 
         shuffled = [self.aggregators[place] for place in self._random.permutation(len(self.aggregators))]
         return sorted(shuffled, key=speed, reverse=True)
+
+
+def _positions(start: int, groups: Sequence[Group]) -> list[int]:
+    """Return the number of updates before the first group and after each group."""
+    return list(accumulate((len(group.updates) for group in groups), initial=start))
 
 
 def _append(group: Group, destination: Node, transfers: list[PlannedTransfer], needs: int = 0) -> PlannedTransfer:

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from prophet_mlfabric.aggregation import aggregate
 from prophet_mlfabric.network import NetworkState
 from prophet_mlfabric.ordering import Update
-from prophet_mlfabric.replication import DivergenceLedger, Replication, replicate
+from prophet_mlfabric.replication import DivergenceLedger
 from prophet_mlfabric.scheduler import PlannedTransfer, Scheduler
 
 SERVER, REPLICA = 0, 1
@@ -65,40 +64,32 @@ def test_needed_is_the_lowest_position_within_the_bound(norms: list[float], mome
         assert ledger.needed(position) == next(within)
 
 
-def decide(bound: float, replica_rate: float) -> Replication:
-    """Decide about two updates of norm 1, which the server gets at 1 and 2, and a replica whose NIC has this rate."""
+def decide(bound: float, replica_rate: float) -> tuple[list[tuple[int, list[int]]], list[int], list[int]]:
+    """Schedule two updates of norm 1, which the server gets at 1 and 2, with a replica whose NIC has this rate.
+
+    Return the transfers as (destination, updates), the needs of commits, and the punted updates.
+    """
     network = NetworkState.of_rates([1.0] * 4, [1.0, replica_rate, 1.0, 1.0])
-    order = [Update(0, 2, 1.0), Update(1, 3, 1.0)]
-    server = aggregate(order, network, SERVER, [], 0.0)
-    assert [group.applied_s for group in server.groups] == [1.0, 2.0]
-    return replicate(order, server, filled(bound, 0.0, [1.0, 1.0]), REPLICA, [], 0.0, float("-inf"))
+    scheduler = Scheduler(SERVER, [], replica=REPLICA, divergence_bound=bound)
+    schedule = scheduler.schedule([Update(0, 2, 1.0), Update(1, 3, 1.0)], network, 0.0)
+    places = [(transfer.destination, [update.id for update in transfer.updates]) for transfer in schedule.transfers]
+    return places, [commit.needs for commit in schedule.commits], [update.id for update in scheduler.punted]
 
 
 def test_updates_that_arrive_by_the_servers_last_are_sent_and_the_rest_punted() -> None:
     # The first copy travels when its worker has served the server, from 1 to 2, the other one before it.
-    decision = decide(bound=2.0, replica_rate=1.0)
-    assert [group.applied_s for group in decision.groups] == [2.0, 2.0]
-    assert (decision.punted, decision.kept) == ((), 2)
+    everything = [(SERVER, [0]), (SERVER, [1]), (REPLICA, [0]), (REPLICA, [1])]
+    assert decide(bound=2.0, replica_rate=1.0) == (everything, [0, 0], [])
     # At half the rate neither is there at 2. The replica may lack both, so both wait for the next batch.
-    decision = decide(bound=2.0, replica_rate=0.5)
-    assert (decision.groups, [update.id for update in decision.punted], decision.kept) == ((), [0, 1], 2)
+    assert decide(bound=2.0, replica_rate=0.5) == (everything[:2], [0, 0], [0, 1])
 
 
 def test_figure_3_the_servers_last_update_waits_until_the_replica_has_one() -> None:
-    decision = decide(bound=1.0, replica_rate=1.0)
-    assert decision.needed == (0, 1)
-    assert decision.kept == 2  # u1 reaches the replica at 2, when u2 is applied: just in time
-
-    decision = decide(bound=1.0, replica_rate=0.5)
-    assert ([group.applied_s for group in decision.groups], [update.id for update in decision.punted]) == ([3.0], [1])
-    assert decision.kept == 1  # u2 would be applied at 2: it gives way
-    slow = NetworkState.of_rates([1.0] * 4, [1.0, 0.5, 1.0, 1.0])
-    scheduler = Scheduler(SERVER, [], replica=REPLICA, divergence_bound=1.0)
-    schedule = scheduler.schedule([Update(0, 2, 1.0), Update(1, 3, 1.0)], slow, 0.0)
-    places = [(transfer.destination, [update.id for update in transfer.updates]) for transfer in schedule.transfers]
-    assert places == [(SERVER, [0]), (REPLICA, [0]), (SERVER, [1])]
-    assert [commit.needs for commit in schedule.commits] == [0, 1]
-    assert [update.id for update in scheduler.punted] == [1]
+    # u1 reaches the replica at 2, when u2 is applied: just in time.
+    everything = [(SERVER, [0]), (SERVER, [1]), (REPLICA, [0]), (REPLICA, [1])]
+    assert decide(bound=1.0, replica_rate=1.0) == (everything, [0, 1], [])
+    # At half the rate u1 arrives at 3, so u2, which would be applied at 2, gives way.
+    assert decide(bound=1.0, replica_rate=0.5) == ([(SERVER, [0]), (REPLICA, [0]), (SERVER, [1])], [0, 1], [1])
 
 
 norm_lists = st.lists(st.lists(st.floats(0.1, 1.5), min_size=1, max_size=6), min_size=1, max_size=5)

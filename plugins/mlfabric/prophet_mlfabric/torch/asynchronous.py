@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 
-from prophet_mlfabric.torch.weight_blocks import WeightBlocks, behind, counts_of, has_begun, updates_before, version_of
+from prophet_mlfabric.torch.weight_blocks import WeightBlocks, behind, counts_of, updates_before
 from prophet_scheduler.frontends.notices import warn_once
 
 if TYPE_CHECKING:  # a job without a coordinator loads none of it
@@ -97,7 +97,7 @@ class AsynchronousRounds:
             self.blocks.hold_weights(before)
             self.wire.push(blocks)
         root = "worker 0, which has the first weights,"
-        self.wire.pull_until(blocks[0], lambda: has_begun(self.blocks.counts(0)), root, self._sleep)
+        self.wire.pull_until(blocks[0], lambda: self.blocks.counts(0)[-1] > 0, root, self._sleep)
         self.read_whole(blocks)
         self._take()
         self.resumed = updates_before(self.blocks.counts(0))
@@ -164,4 +164,4 @@ class AsynchronousRounds:
 
     def _take(self) -> None:
         counts = self.blocks.take()
-        self.version, self.own_updates = version_of(counts), counts[self.worker]
+        self.version, self.own_updates = sum(counts[:-1]), counts[self.worker]
