@@ -142,7 +142,7 @@ class Coordination:
         """Lag of the model's replica; its bound is infinite if there is none."""
         self._check_s = -math.inf
         """Time of the next check."""
-        self._to_say: list[Addressed] = []
+        self._outgoing: list[Addressed] = []
         self._begin()
 
     def _begin(self) -> None:
@@ -176,7 +176,7 @@ class Coordination:
             why = f"the limit of {len(self._nodes)} nodes is reached"
         if why:
             self._refuse(hello.worker, why)
-            return self._said()
+            return self._take_outgoing()
         if begins:
             self.epoch += bool(self._workers)
             self._begin()
@@ -192,7 +192,7 @@ class Coordination:
             self.version += hello.version - self._base
             self._base = hello.version
         self._say(known.number, msg.Welcome(epoch=self.epoch, version=self.version))
-        return self._said()
+        return self._take_outgoing()
 
     def disconnected(self, worker: int) -> None:
         """Record that a worker has no connection; it may reconnect."""
@@ -204,7 +204,7 @@ class Coordination:
         known = self._workers.get(worker)
         if known is None:
             self._refuse(worker, f"worker {worker} has not said hello")
-            return self._said()
+            return self._take_outgoing()
         leaves = isinstance(request, msg.Bye)
         first, known.ended = leaves and not known.ended, leaves
         known.heard_s, known.alive = now_s, True
@@ -218,7 +218,7 @@ class Coordination:
             case msg.Bye():
                 self._forget(known)
                 self._part(known, first)
-        return self._said()
+        return self._take_outgoing()
 
     def _ask(self, worker: JobWorker, ask: msg.Ask, now_s: float) -> None:
         number, known = ask.update, worker.open.get(ask.update)
@@ -247,9 +247,9 @@ class Coordination:
 
     def _done(self, worker: JobWorker, done: msg.Done, now_s: float) -> None:
         number, norm, granted, counts = done.update, done.norm, False, self.counts
-        said = worker.finished.get(number)
-        if isinstance(said, msg.Applied):
-            self._say(worker.number, said)
+        answer = worker.finished.get(number)
+        if isinstance(answer, msg.Applied):
+            self._say(worker.number, answer)
             return
         if number < worker.forgotten:
             self._refuse(worker.number, f"update {number} was finished long ago", number)
@@ -293,7 +293,7 @@ class Coordination:
         while self._let_go(now_s):
             self._timetable.book(self._network, now_s)
         self._order_copy(now_s)
-        return self._said()
+        return self._take_outgoing()
 
     @property
     def next_s(self) -> float:
@@ -389,13 +389,13 @@ class Coordination:
             self._ready.remove(push)
         self._timetable.withdraw(push)
 
-    def _finish(self, worker: JobWorker, said: msg.Applied | msg.Grant) -> None:
-        worker.finished[said.update] = said
+    def _finish(self, worker: JobWorker, answer: msg.Applied | msg.Grant) -> None:
+        worker.finished[answer.update] = answer
         if len(worker.finished) > MOST_KEPT:
             oldest = next(iter(worker.finished))
             del worker.finished[oldest]
             worker.forgotten = max(worker.forgotten, oldest + 1)
-        self._say(worker.number, said)
+        self._say(worker.number, answer)
 
     def _node(self, name: str) -> Node:
         if name not in self._nodes:
@@ -407,12 +407,12 @@ class Coordination:
         self._network.uplinks.append(Link.constant(rate))
         self._network.downlinks.append(Link.constant(rate))
 
-    def _say(self, worker: int, said: msg.Answer) -> None:
-        self._to_say.append((worker, said))
+    def _say(self, worker: int, answer: msg.Answer) -> None:
+        self._outgoing.append((worker, answer))
 
-    def _said(self) -> list[Addressed]:
-        said, self._to_say = self._to_say, []
-        return said
+    def _take_outgoing(self) -> list[Addressed]:
+        outgoing, self._outgoing = self._outgoing, []
+        return outgoing
 
     def _refuse(self, worker: int, text: str, update: int | None = None) -> None:
         self.counts.refused += 1

@@ -39,8 +39,8 @@ class PlannedTransfer:
     updates: tuple[Update, ...] = ()
     after: tuple[PlannedTransfer, ...] = ()
     needs: int = 0
-    end_s: float = math.inf
-    pieces: list[Piece] = field(default_factory=list)
+    end_s: float = field(default=math.inf, repr=False)
+    pieces: list[Piece] = field(default_factory=list, repr=False)
 
 
 @dataclass(frozen=True)
