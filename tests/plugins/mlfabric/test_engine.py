@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from prophet_mlfabric.engine import ENGINE, TENANT, command, coordinator, make_token
+from prophet_mlfabric.engine import ENGINE, TENANT, command, make_token
 from prophet_mlfabric.settings import coordinator_from_environ, token_of
 from prophet_scheduler.core import settings
 from prophet_scheduler.engines.spec import RunNetwork
@@ -54,29 +52,3 @@ def test_every_process_of_a_run_makes_the_same_token(tmp_path: Path) -> None:
     assert tenant == TENANT and len(token) == 64
     make_token(tmp_path / "other")
     assert token_of(tmp_path / "other", None)[1] != token
-
-
-def test_a_coordinator_runs_as_long_as_the_scheduler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    happened: list[str] = []
-
-    class Process:
-        def __init__(self, argv: list[str]) -> None:
-            happened.append(argv[3])
-
-        def terminate(self) -> None:
-            happened.append("terminated")
-
-        def wait(self, seconds: float) -> None:
-            happened.append("waited for")
-
-        def kill(self) -> None:
-            happened.append("killed")
-
-    monkeypatch.setattr("subprocess.Popen", Process)
-    env = environment("scheduler", tmp_path)
-    with coordinator(env):
-        assert not happened
-    with coordinator({**env, settings.SCHEDULER: settings.MLFABRIC}):
-        happened.append("runs")
-    assert happened == ["coordinate", "runs", "terminated", "waited for", "killed"]
-    assert (tmp_path / "coordinator.token").exists()
