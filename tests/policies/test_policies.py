@@ -15,18 +15,19 @@ PROFILE = resnet50(25_600_000)
 NETWORK = Network(bandwidth=31.25e6, overhead_s=0.0005, ack_delay_s=0.004)
 
 
-def test_fifo_leaves_everything_to_arrival() -> None:
+def test_policies_without_predictions_plan_an_order_and_a_credit() -> None:
     assert get_policy("fifo").plan(PROFILE, NETWORK) == Plan(policy="fifo")
-
-
-def test_p3_sends_one_slice_at_a_time_in_forward_order() -> None:
-    plan = get_policy("p3").plan(PROFILE, NETWORK)
-    assert plan.push.credit == 1
-    assert plan.push.order == {i: i for i in range(161)}
-
-
-def test_bytescheduler_keeps_the_credit_it_was_given() -> None:
+    p3 = get_policy("p3").plan(PROFILE, NETWORK)
+    assert (p3.push.credit, p3.push.order) == (1, {i: i for i in range(161)})
     assert get_policy("bytescheduler", credit_bytes=777).plan(PROFILE, NETWORK).push.credit == 777
+
+
+@pytest.mark.parametrize(("ids", "order"), [((7, 8, 9), {}), ((7, 9, 8), {7: 0, 9: 1, 8: 2})])
+def test_prophet_ranks_ids_only_if_they_do_not_rise_in_forward_order(
+    ids: tuple[int, ...], order: dict[int, int]
+) -> None:
+    gradients = tuple(GradientProfile(f"g{i}", 4096, 0.6 - i / 10, 0.1) for i in range(3))
+    assert get_policy("prophet").plan(Profile("ids", gradients, ids), NETWORK).push.order == order
 
 
 @pytest.mark.parametrize(
@@ -57,15 +58,3 @@ def test_prophets_credit_fills_the_wire() -> None:
 
     assert rate(credit // size) > 0.99 * network.bandwidth
     assert rate(credit // size - 1) < 0.9 * network.bandwidth, "and no less would"
-
-
-def test_a_thousand_gradients_are_planned() -> None:
-    gradients = tuple(GradientProfile(f"g{i}", 4096, 0.6 * (1 - i // 20 / 50), 0.0003) for i in range(1000))
-    plan = get_policy("prophet").plan(Profile("big", gradients, tuple(range(1000, 2000))), NETWORK)
-    assert plan.push.order == {}, "ids in forward order are ranks themselves"
-
-
-def test_ids_that_are_in_another_order_are_ranked() -> None:
-    gradients = tuple(GradientProfile(f"g{i}", 4096, 0.6 - i / 10, 0.1) for i in range(3))
-    plan = get_policy("prophet").plan(Profile("other", gradients, (7, 9, 8)), NETWORK)
-    assert plan.push.order == {7: 0, 9: 1, 8: 2}

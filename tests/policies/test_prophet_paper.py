@@ -1,4 +1,4 @@
-"""The paper's own policy: what the queue does under its plan is what Algorithm 1 says."""
+"""The paper's own policy: under its plan the queue does the same as Algorithm 1."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut, blocks_of
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Deadline, Plan
 from prophet_scheduler.core.profile import GradientProfile, Profile
-from prophet_scheduler.policies import Blocks, get_definition, get_policy
+from prophet_scheduler.policies import get_policy
 from prophet_scheduler.policies.algorithms.assembler import assemble
 from support.lanes import ScheduledQueue
 from support.profiles import resnet50
@@ -31,7 +31,7 @@ def wire_starts(profile: Profile, network: Network, plan: Plan, began: float = 0
     queue = ScheduledQueue(watchdog_s=1e9)
     queue.set_plan(plan)
     ids = profile.gradient_ids
-    # Of gradients at the same time, the last layer's comes first.
+    # Of gradients generated at the same time, the last layer's comes first.
     agenda = [(began + g.generation_s, GENERATED, -index) for index, g in enumerate(profile.gradients)]
     heapq.heapify(agenda)
     starts = [-1.0] * len(ids)
@@ -62,7 +62,7 @@ def paper_starts(profile: Profile, network: Network) -> list[float]:
 
 
 def ends_late(profile: Profile, network: Network, starts: Sequence[float]) -> list[int]:
-    """Gradients that were on the wire when a more urgent one came (constraint 11)."""
+    """Return the gradients that were on the wire when a more urgent one came (constraint 11)."""
     late = []
     for i, (gradient, start) in enumerate(zip(profile.gradients, starts, strict=True)):
         comes = [k.generation_s for k in profile.gradients[:i] if k.generation_s > start]
@@ -73,7 +73,7 @@ def ends_late(profile: Profile, network: Network, starts: Sequence[float]) -> li
 
 @st.composite
 def jobs(draw: st.DrawFn) -> tuple[Profile, Network]:
-    """Whole times and sizes, and overheads that keep the end of any block well away from every generation."""
+    """Draw whole times and sizes, and overheads that keep every block's end well away from generation times."""
     count = draw(st.integers(1, 30))
     times = sorted(draw(st.lists(st.integers(0, 12), min_size=count, max_size=count)), reverse=True)
     sizes = draw(st.lists(st.integers(1, 9), min_size=count, max_size=count))
@@ -84,20 +84,20 @@ def jobs(draw: st.DrawFn) -> tuple[Profile, Network]:
 
 @settings(deadline=None)
 @given(jobs())
-def test_the_queue_starts_each_gradient_when_algorithm_1_says(job: tuple[Profile, Network]) -> None:
+def test_the_queue_starts_each_gradient_as_in_algorithm_1(job: tuple[Profile, Network]) -> None:
     assert paper_starts(*job) == pytest.approx(assemble(*job).start_s, abs=1e-6)
 
 
 @pytest.mark.parametrize("mbit", [100, 250, 1000, 4000])
-def test_so_it_does_with_resnet_50_in_a_jobs_blocks(mbit: int) -> None:
+def test_the_queue_starts_resnet_50s_blocks_as_in_algorithm_1(mbit: int) -> None:
     profile, network = in_blocks(resnet50(102_200_000)), Network(mbit * 125e3, 0.0001)
     assert paper_starts(profile, network) == pytest.approx(assemble(profile, network).start_s, abs=1e-6)
 
 
 @settings(deadline=None)
 @given(jobs(), st.sampled_from([0.031, 0.31]))
-def test_late_acknowledgements_break_none_of_its_constraints(job: tuple[Profile, Network], ack_delay_s: float) -> None:
-    """The algorithm knows no acknowledgements. A gradient that must wait for one may no longer fit into backward."""
+def test_late_acknowledgements_break_no_constraint(job: tuple[Profile, Network], ack_delay_s: float) -> None:
+    """The algorithm ignores acknowledgements. A gradient that waits for one may no longer fit into backward."""
     profile, network = job[0], dataclasses.replace(job[1], ack_delay_s=ack_delay_s)
     starts = paper_starts(profile, network)
     assert all(start >= g.generation_s - 1e-9 for start, g in zip(starts, profile.gradients, strict=True)), "7"
@@ -111,7 +111,7 @@ def test_late_acknowledgements_break_none_of_its_constraints(job: tuple[Profile,
 
 
 def in_blocks(profile: Profile) -> Profile:
-    """The profile that a job with blocks of whole gradients learns: ids are those of its blocks."""
+    """Return the profile that a job with blocks of whole gradients learns, with the ids of its blocks."""
     sizes = [gradient.size_bytes for gradient in profile.gradients]
     blocks = blocks_of(sizes, [None] * len(sizes), Cut.uniform(MOST_BLOCK_BYTES))
     assert len(blocks) > len(sizes), "some are above BytePS's own partition size"
@@ -123,7 +123,7 @@ def in_blocks(profile: Profile) -> Profile:
     return Profile(profile.name, gradients, tuple(block.id for block in blocks))
 
 
-def test_without_a_network_nothing_is_predicted() -> None:
+def test_without_a_network_there_are_no_deadlines() -> None:
     plan = get_policy("prophet-paper").plan(resnet50(25_600_000), None)
     assert not plan.push.deadlines
     profile, network = resnet50(25_600_000), Network(31.25e6)
@@ -131,7 +131,7 @@ def test_without_a_network_nothing_is_predicted() -> None:
     assert not ends_late(profile, network, paper_starts(profile, network))
 
 
-def test_every_gradient_but_the_first_to_come_is_expected() -> None:
+def test_every_gradient_but_the_first_has_a_deadline() -> None:
     gradients = tuple(GradientProfile(f"g{i}", 10, time_s) for i, time_s in enumerate((3.0, 2.0, 2.0, 1.0)))
     plan = get_policy("prophet-paper").plan(Profile("small", gradients, (5, 17, 18, 40)), Network(100.0))
     after_2 = plan.generation_s[17]
@@ -141,11 +141,6 @@ def test_every_gradient_but_the_first_to_come_is_expected() -> None:
 
 
 @pytest.mark.parametrize(("sizes", "credit"), [((10, 300, 20), 300), ((10, 9_000_000), MOST_BLOCK_BYTES)])
-def test_what_is_in_flight_is_at_most_the_largest_message(sizes: tuple[int, ...], credit: int) -> None:
+def test_the_credit_is_the_largest_message(sizes: tuple[int, ...], credit: int) -> None:
     profile = Profile("sizes", tuple(GradientProfile("g", size, 1.0) for size in sizes))
     assert get_policy("prophet-paper").plan(profile, None).push.credit == credit
-
-
-def test_it_wants_each_gradient_apart() -> None:
-    assert get_definition("prophet-paper").blocks is Blocks.WHOLE
-    assert get_policy("prophet-paper").plan(None, None).cut is None

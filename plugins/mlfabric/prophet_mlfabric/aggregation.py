@@ -1,8 +1,7 @@
 """Groups of updates that go straight to the server or are summed on the way (MLfabric, section 5.2, Algorithm 3), and
 the same in reverse: the distribution of one version of the model.
 
-Rule of this file: from an order to groups with their transfers.
-docs/policies/mlfabric.md lists the differences from the paper.
+Rule of this file: from an order to groups. docs/policies/mlfabric.md lists the differences from the paper.
 
 The order is cut into k + 1 runs. The first goes straight to the server; each later run goes to an aggregator, which
 sends one sum. A run ends where its next update would reach the aggregator after the server's NIC has run out of work,
@@ -31,14 +30,11 @@ from prophet_mlfabric.ordering import Update, order_updates
 class Group:
     """Updates that reach the destination together: one that goes straight there, or a run summed at `aggregator`.
 
-    `arrivals_s` has the arrival of each update at the aggregator (empty without one). `end_s` is the end of the last
-    transfer, and `applied_s` the latest end of this and all earlier groups. Times in seconds.
+    `applied_s` is the time in seconds at which this and all earlier groups have arrived.
     """
 
     updates: tuple[Update, ...]
     aggregator: Node | None
-    arrivals_s: tuple[float, ...]
-    end_s: float
     applied_s: float
 
     @property
@@ -83,22 +79,21 @@ def aggregate(
             if place == len(order):
                 break
             first, cut = place, cuts[place]
-            arrivals: list[float] = []
+            ready_s = -math.inf
             while place < cut:
                 update = order[place]
                 end, pieces = state.pieces(update.node, node, update.size_bytes, now_s)
                 if end > latest_s:
                     break
                 state.take(update.node, node, pieces)
-                arrivals.append(end)
+                ready_s = max(ready_s, end)
                 place += 1
-            if arrivals:
-                members = tuple(order[first:place])
-                end = state.reserve(node, destination, max(update.size_bytes for update in members), max(arrivals))
+            if members := tuple(order[first:place]):
+                end = state.reserve(node, destination, max(update.size_bytes for update in members), ready_s)
                 latest_s = max(latest_s, end)
                 if latest_s >= limit_s:
                     return None
-                groups.append(Group(members, node, tuple(arrivals), end, latest_s))
+                groups.append(Group(members, node, latest_s))
         return groups if place == len(order) and latest_s < limit_s else None
 
     latest_s = max(now_s, busy_until_s)
@@ -115,9 +110,8 @@ def aggregate(
             best = Aggregation((*straight, *summed), summed[-1].applied_s if summed else latest_s, rest)
         if direct < len(order):
             update = order[direct]
-            end = state.reserve(update.node, destination, update.size_bytes, now_s)
-            latest_s = max(latest_s, end)
-            straight.append(Group((update,), None, (), end, latest_s))
+            latest_s = max(latest_s, state.reserve(update.node, destination, update.size_bytes, now_s))
+            straight.append(Group((update,), None, latest_s))
     assert best is not None  # sending everything straight is always possible
     return best
 
@@ -133,14 +127,13 @@ def _cuts(weights: Sequence[float], most: float) -> list[int]:
 class Hop:
     """One transfer of the model. `after` is the index of the hop that brings it to the source; None from the server.
 
-    `reader` is the index of the request that it answers; None if the hop only feeds a distributor. Times in seconds.
+    `reader` is the index of the request that it answers; None if the hop only feeds a distributor.
     """
 
     source: Node
     destination: Node
     after: int | None
     reader: int | None
-    end_s: float
 
 
 def distribute(
@@ -151,20 +144,15 @@ def distribute(
     distributors: Sequence[Node],
     now_s: float,
 ) -> list[Hop]:
-    """Return the hops to the nodes that ask at `now_s` (section 10.3), in reservation order. `network` is unchanged."""
+    """Return the hops to the nodes that ask at `now_s` (section 10.3), in order of priority. `network` is unchanged."""
     mirror = NetworkState(network.downlinks, network.uplinks)
     requests = [Update(place, node, size_bytes) for place, node in enumerate(readers)]
     order = order_updates(requests, mirror, server, now_s).updates
-    groups = aggregate(order, mirror, server, distributors, now_s).groups
-    state = network.copy()
     hops: list[Hop] = []
-    for group in reversed(groups):
-        source, start, after = server, now_s, None
+    for group in reversed(aggregate(order, mirror, server, distributors, now_s).groups):
+        source, after = server, None
         if group.aggregator is not None:
             source, after = group.aggregator, len(hops)
-            start = state.reserve(server, source, size_bytes, now_s)
-            hops.append(Hop(server, source, None, None, start))
-        for reader in group.updates:
-            end = state.reserve(source, reader.node, size_bytes, start)
-            hops.append(Hop(source, reader.node, after, reader.id, end))
+            hops.append(Hop(server, source, None, None))
+        hops += [Hop(source, reader.node, after, reader.id) for reader in group.updates]
     return hops

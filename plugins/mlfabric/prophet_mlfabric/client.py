@@ -2,9 +2,9 @@
 
 Rule of this file: one connection, whose answers a thread reads. The caller's threads send, and wait for answers.
 
-A question is repeated until it is answered. If nothing is heard for longer than the bound meanwhile, the coordinator is
-*away*: updates go in arrival order until it has admitted this worker again. It is then told of all updates that it has
-not acknowledged, so that its count of versions stays true.
+A question is repeated until it is answered. If the coordinator is silent for longer than the bound meanwhile, it is
+*away*: updates go in arrival order until it has admitted this worker again. The worker then repeats its unacknowledged
+reports, so that the coordinator's count of versions stays true.
 
 A worker's round, in this order:
 
@@ -27,7 +27,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from prophet_mlfabric import messages as msg
 from prophet_mlfabric.settings import CoordinatorSettings, host_and_port
@@ -46,42 +45,37 @@ LONGEST_S = 60.0
 MOST_UNHEARD = 1000
 """Maximum number of unacknowledged updates to remember; another one replaces the oldest."""
 CLOSE_S = 2.0
+"""Maximum seconds to wait for the reading thread to end."""
 
 
 @dataclass(frozen=True)
 class Permission:
     """Decision about an update, which may start now.
 
-    `goes` is False if the update is dropped, for `reason`, before it costs a byte. `coordinated` is False if the
-    coordinator is away or slow: the update then goes in arrival order.
+    `goes` is False if the update is dropped, before it costs a byte. `coordinated` is False if the coordinator is away,
+    slow, or refuses: the update then goes in arrival order.
     """
 
     ask: msg.Ask
     goes: bool
     coordinated: bool
-    reason: str
-
-
-Outcome: TypeAlias = msg.Grant | msg.Denied | msg.Parting | None
-"""Answer to a question; None if there is none in time."""
 
 
 @dataclass
-class OpenQuestion:
+class _Question:
     """Question that waits for its answer, and when the coordinator was last heard."""
 
     request: msg.Request
     heard_s: float
-    answer: Outcome = None
+    answer: msg.Answer | None = None
 
-    def take(self, answer: msg.Answer) -> None:
-        """Keep the answer, if it is to this question."""
-        match answer:
-            case msg.Grant() | msg.Denied() if isinstance(self.request, msg.Ask):
-                if answer.update == self.request.update:
-                    self.answer = answer
-            case msg.Parting(working=0) if isinstance(self.request, msg.Bye):
-                self.answer = answer
+    def is_answered_by(self, answer: msg.Answer) -> bool:
+        match self.request, answer:
+            case msg.Ask(update=number), msg.Grant() | msg.Denied():
+                return answer.update == number
+            case msg.Bye(), msg.Parting(working=0):
+                return True
+        return False
 
 
 class CoordinatorClient:
@@ -119,7 +113,7 @@ class CoordinatorClient:
         self._warned = False
         # A worker makes less than one update per millisecond, so a restart does not use a number again.
         self._numbers = itertools.count(time.time_ns() // 1_000_000)
-        self._question: OpenQuestion | None = None
+        self._question: _Question | None = None
         self._unheard: dict[int, msg.Done] = {}
         self._ended = free_in_forks(threading.Event())
         self._thread = threading.Thread(target=self._run, args=(place,), name="prophet-coordinator", daemon=True)
@@ -151,15 +145,11 @@ class CoordinatorClient:
         with self._changed:
             self.version = max(self.version, version)
             answer = self._answer_to(ask, time.monotonic() + LONGEST_S)
-            reason = self._refused or "the coordinator is away or slow"
-        match answer:
-            case msg.Grant():
-                if not answer.dropped:
-                    time.sleep(min(answer.start_s, self._settings.bound_s))
-                return Permission(ask, not answer.dropped, True, answer.reason)
-            case msg.Denied():
-                return Permission(ask, True, False, answer.text)
-        return Permission(ask, True, False, reason)
+        if not isinstance(answer, msg.Grant):
+            return Permission(ask, goes=True, coordinated=False)
+        if not answer.dropped:
+            time.sleep(min(answer.start_s, self._settings.bound_s))
+        return Permission(ask, not answer.dropped, coordinated=True)
 
     def done(self, permission: Permission) -> None:
         """Report that the server has acknowledged every byte."""
@@ -196,9 +186,9 @@ class CoordinatorClient:
             self._changed.notify_all()
         self._thread.join(CLOSE_S)
 
-    def _answer_to(self, request: msg.Request, until_s: float) -> Outcome:
-        """Repeat a question until it is answered, the time is over, or the coordinator is away."""
-        self._question = question = OpenQuestion(request, time.monotonic())
+    def _answer_to(self, request: msg.Request, until_s: float) -> msg.Answer | None:
+        """Repeat a question until it is answered. Return None if the time is over or the coordinator is away."""
+        self._question = question = _Question(request, time.monotonic())
         bound_s = self._settings.bound_s
 
         def over() -> bool:
@@ -276,7 +266,8 @@ class CoordinatorClient:
         if self._socket is not own and not isinstance(answer, msg.Challenge | msg.Welcome | msg.Denied):
             return
         if question is not None:
-            question.take(answer)
+            if question.is_answered_by(answer):
+                question.answer = answer
             if self._socket is own:
                 question.heard_s = time.monotonic()
         if isinstance(answer, msg.Welcome | msg.Grant | msg.Applied):

@@ -96,11 +96,11 @@ class Connections(Generic[C]):
         if nonce is None or not proves(self._tokens[name], nonce, hello):
             return self._refusal(connection, f"tenant {name}: the token is wrong")
         try:
-            said = self.jobs[name].join(hello, now_s)
+            answers = self.jobs[name].join(hello, now_s)
         except Exception as error:
             return self._anew(name, error)
-        if any(isinstance(answer, Denied) for _, answer in said):
-            return [(connection, answer) for _, answer in said]
+        if any(isinstance(answer, Denied) for _, answer in answers):
+            return [(connection, answer) for _, answer in answers]
         # A worker keeps only its newest connection, and a connection only the worker that it proved last.
         speaker = name, hello.worker
         before = self._connections.get(speaker, connection)
@@ -109,7 +109,7 @@ class Connections(Generic[C]):
             self.jobs[name].disconnected(other[1])
         self._speakers[connection], self._connections[speaker], self._nonces[connection] = speaker, connection, nonce
         ended: list[Outgoing[C]] = [(before, None)] if before != connection else []
-        return ended + self._sent(name, said)
+        return ended + self._sent(name, answers)
 
     def _asked(self, name: str, act: Callable[[Coordination], list[Addressed]]) -> list[Outgoing[C]]:
         try:
@@ -126,9 +126,9 @@ class Connections(Generic[C]):
             self._drop(connection)
         return [(connection, None) for connection in spoken]
 
-    def _sent(self, name: str, said: list[Addressed]) -> list[Outgoing[C]]:
+    def _sent(self, name: str, answers: list[Addressed]) -> list[Outgoing[C]]:
         at = self._connections
-        return [(at[name, worker], answer) for worker, answer in said if (name, worker) in at]
+        return [(at[name, worker], answer) for worker, answer in answers if (name, worker) in at]
 
     def _challenge(self, connection: C) -> list[Outgoing[C]]:
         return [(connection, Challenge(nonce=self._nonces.setdefault(connection, secrets.token_hex(32))))]

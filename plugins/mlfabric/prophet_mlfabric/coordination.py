@@ -142,7 +142,7 @@ class Coordination:
         """Lag of the model's replica; its bound is infinite if there is none."""
         self._check_s = -math.inf
         """Time of the next check."""
-        self._to_say: list[Addressed] = []
+        self._outgoing: list[Addressed] = []
         self._begin()
 
     def _begin(self) -> None:
@@ -167,13 +167,16 @@ class Coordination:
         known = self._workers.get(hello.worker)
         anew = known is None or known.incarnation != hello.incarnation
         begins = anew and not any(worker.alive for worker in self._workers.values())
+        why = ""
         if hello.replicates and not self.lag.bounded:
             why = "PROPHET_REPLICA is set, but the coordinator has no bound: start it with --divergence-bound"
-            return [self._refusal(hello.worker, why)]
-        if known is None and not begins and len(self._workers) >= self.terms.most_workers:
-            return [self._refusal(hello.worker, f"the limit of {len(self._workers)} workers is reached")]
-        if hello.node not in self._nodes and len(self._nodes) > 2 * self.terms.most_workers:
-            return [self._refusal(hello.worker, f"the limit of {len(self._nodes)} nodes is reached")]
+        elif known is None and not begins and len(self._workers) >= self.terms.most_workers:
+            why = f"the limit of {len(self._workers)} workers is reached"
+        elif hello.node not in self._nodes and len(self._nodes) > 2 * self.terms.most_workers:
+            why = f"the limit of {len(self._nodes)} nodes is reached"
+        if why:
+            self._refuse(hello.worker, why)
+            return self._take_outgoing()
         if begins:
             self.epoch += bool(self._workers)
             self._begin()
@@ -189,7 +192,7 @@ class Coordination:
             self.version += hello.version - self._base
             self._base = hello.version
         self._say(known.number, msg.Welcome(epoch=self.epoch, version=self.version))
-        return self._said()
+        return self._take_outgoing()
 
     def disconnected(self, worker: int) -> None:
         """Record that a worker has no connection; it may reconnect."""
@@ -200,7 +203,8 @@ class Coordination:
         """Handle a request of `worker`. A refused one changes nothing."""
         known = self._workers.get(worker)
         if known is None:
-            return [self._refusal(worker, f"worker {worker} has not said hello")]
+            self._refuse(worker, f"worker {worker} has not said hello")
+            return self._take_outgoing()
         leaves = isinstance(request, msg.Bye)
         first, known.ended = leaves and not known.ended, leaves
         known.heard_s, known.alive = now_s, True
@@ -214,7 +218,7 @@ class Coordination:
             case msg.Bye():
                 self._forget(known)
                 self._part(known, first)
-        return self._said()
+        return self._take_outgoing()
 
     def _ask(self, worker: JobWorker, ask: msg.Ask, now_s: float) -> None:
         number, known = ask.update, worker.open.get(ask.update)
@@ -239,16 +243,16 @@ class Coordination:
             self._ready.append(push)
             self._say(worker.number, msg.Wait(update=number))
         if why:
-            self._to_say.append(self._refusal(worker.number, why, number))
+            self._refuse(worker.number, why, number)
 
     def _done(self, worker: JobWorker, done: msg.Done, now_s: float) -> None:
         number, norm, granted, counts = done.update, done.norm, False, self.counts
-        said = worker.finished.get(number)
-        if isinstance(said, msg.Applied):
-            self._say(worker.number, said)
+        answer = worker.finished.get(number)
+        if isinstance(answer, msg.Applied):
+            self._say(worker.number, answer)
             return
         if number < worker.forgotten:
-            self._to_say.append(self._refusal(worker.number, f"update {number} was finished long ago", number))
+            self._refuse(worker.number, f"update {number} was finished long ago", number)
             return
         # An update that is not open was never asked for, or it was lost or dropped but sent all the same.
         if (push := worker.open.get(number)) is not None:
@@ -289,7 +293,7 @@ class Coordination:
         while self._let_go(now_s):
             self._timetable.book(self._network, now_s)
         self._order_copy(now_s)
-        return self._said()
+        return self._take_outgoing()
 
     @property
     def next_s(self) -> float:
@@ -367,11 +371,10 @@ class Coordination:
 
     def _drop(self, pushes: Iterable[Push]) -> None:
         """Have workers discard updates that would be too late."""
-        reason = f"its delay would be above {self.terms.delay_bound} versions"
         for push in pushes:
             self.counts.dropped += 1
             self._close(push)
-            grant = msg.Grant(update=push.number, dropped=True, reason=reason, version=self.version)
+            grant = msg.Grant(update=push.number, dropped=True, version=self.version)
             self._finish(self._workers[push.worker], grant)
 
     def _lose(self, push: Push) -> None:
@@ -386,15 +389,13 @@ class Coordination:
             self._ready.remove(push)
         self._timetable.withdraw(push)
 
-    def _finish(self, worker: JobWorker, said: msg.Applied | msg.Grant) -> None:
-        worker.finished[said.update] = said
+    def _finish(self, worker: JobWorker, answer: msg.Applied | msg.Grant) -> None:
+        worker.finished[answer.update] = answer
         if len(worker.finished) > MOST_KEPT:
             oldest = next(iter(worker.finished))
             del worker.finished[oldest]
             worker.forgotten = max(worker.forgotten, oldest + 1)
-        self._say(worker.number, said)
-
-    # Helpers.
+        self._say(worker.number, answer)
 
     def _node(self, name: str) -> Node:
         if name not in self._nodes:
@@ -406,13 +407,13 @@ class Coordination:
         self._network.uplinks.append(Link.constant(rate))
         self._network.downlinks.append(Link.constant(rate))
 
-    def _say(self, worker: int, said: msg.Answer) -> None:
-        self._to_say.append((worker, said))
+    def _say(self, worker: int, answer: msg.Answer) -> None:
+        self._outgoing.append((worker, answer))
 
-    def _said(self) -> list[Addressed]:
-        said, self._to_say = self._to_say, []
-        return said
+    def _take_outgoing(self) -> list[Addressed]:
+        outgoing, self._outgoing = self._outgoing, []
+        return outgoing
 
-    def _refusal(self, worker: int, text: str, update: int | None = None) -> Addressed:
+    def _refuse(self, worker: int, text: str, update: int | None = None) -> None:
         self.counts.refused += 1
-        return worker, msg.Denied(text=text, update=update)
+        self._say(worker, msg.Denied(text=text, update=update))

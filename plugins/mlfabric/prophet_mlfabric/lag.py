@@ -54,7 +54,7 @@ class ReplicaLag:
         """Order of the copy being made."""
         self._kept: float | None = None
         """Sum of norms when the replica's newest copy was ordered."""
-        self._away = self._told_size = self._waits = False
+        self._away = self._noticed_size = self._waits = False
         self._retry_s = -math.inf
 
     @property
@@ -75,8 +75,8 @@ class ReplicaLag:
         if not alone and lacks + norm > self.bound * (1 + ROUNDING):
             self._waits = True
             return False
-        if alone and not self._told_size:
-            self._told_size = True
+        if alone and not self._noticed_size:
+            self._noticed_size = True
             self.notices.append(
                 f"an update has the norm {norm:.3g}, which alone is above the divergence bound {self.bound:g}: "
                 "it goes alone, and that much may be lost"

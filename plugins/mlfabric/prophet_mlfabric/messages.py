@@ -144,14 +144,13 @@ class Wait(_Message):
 class Grant(_Message):
     """Decision about an update, at the current `version`.
 
-    It starts `start_s` seconds after receipt. If `dropped`, it is not sent at all, for `reason`.
+    It starts `start_s` seconds after receipt. If `dropped`, it would exceed the delay bound and is not sent at all.
     """
 
     kind: Literal["grant"] = "grant"
     update: _Whole
     start_s: _Seconds = 0.0
     dropped: bool = False
-    reason: str = ""
     version: _Whole
 
 

@@ -10,15 +10,17 @@ earlier ones leave. If the network turns out slower or faster, times change, but
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 
 from prophet_mlfabric.aggregation import Group, aggregate
 from prophet_mlfabric.network import NetworkState, Node, Piece
 from prophet_mlfabric.ordering import Update, order_updates
-from prophet_mlfabric.replication import DivergenceLedger, replicate, reserve_groups
+from prophet_mlfabric.replication import DivergenceLedger
 
 
 @dataclass(eq=False)
@@ -26,39 +28,32 @@ class PlannedTransfer:
     """One transfer: an update to its destination or an aggregator or, with `after`, an aggregator's sum, which starts
     after those have ended. Sizes in bytes; times in seconds.
 
-    `end_s` is its expected end, and `pieces` the bandwidth used until then.
+    At the server or replica, its updates are applied together once it and all earlier ones have ended and the other
+    side has `needs` updates (0 without a replica). `end_s` is its end, and `pieces` the bandwidth used until then;
+    whoever carries out the transfer sets both.
     """
 
     source: Node
     destination: Node
     size_bytes: float
-    updates: tuple[Update, ...]
+    updates: tuple[Update, ...] = ()
     after: tuple[PlannedTransfer, ...] = ()
-    end_s: float = math.inf
-    pieces: list[Piece] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """Transfer whose updates are applied together once it and all earlier ones have ended.
-
-    `needs` is the number of updates that the other side, replica or server, must have first (0 without a replica).
-    """
-
-    transfer: PlannedTransfer
     needs: int = 0
+    end_s: float = field(default=math.inf, repr=False)
+    pieces: list[Piece] = field(default_factory=list, repr=False)
 
 
 @dataclass(frozen=True)
 class BatchSchedule:
     """Decision about one batch.
 
-    `commits` go to the server and `copies` to the replica, each in order. `dropped` updates never leave their workers.
+    Of the `transfers`, `commits` end at the server and `copies` at the replica, each in order. `dropped` updates never
+    leave their workers.
     """
 
     transfers: tuple[PlannedTransfer, ...]
-    commits: tuple[Arrival, ...]
-    copies: tuple[Arrival, ...]
+    commits: tuple[PlannedTransfer, ...]
+    copies: tuple[PlannedTransfer, ...]
     dropped: tuple[Update, ...]
 
 
@@ -100,7 +95,7 @@ class Scheduler:
         busy_until_s: float = -math.inf,
         replica_busy_until_s: float = -math.inf,
     ) -> BatchSchedule:
-        """Return the transfers of one batch.
+        """Return the transfers of one batch, to the replica those of section 5.3.
 
         `network` is the monitor's report less what earlier batches still use; it is unchanged. `busy_until_s` and
         `replica_busy_until_s` are when earlier batches' last transfers to the server and the replica should end.
@@ -117,29 +112,36 @@ class Scheduler:
         tentative = aggregate(order, network, server, ranked, now_s, busy_until_s, weights, self._divergence_bound)
         transfers: list[PlannedTransfer] = []
         if replica is None or ledger is None:
-            commits = [_arrival(group, server, transfers) for group in tentative.groups]
+            commits = [_append(group, server, transfers) for group in tentative.groups]
             return BatchSchedule(tuple(transfers), tuple(commits), (), dropped)
 
-        copied_to = len(ledger) - len(order) - len(self.punted)
+        # The replica has `start` updates once all transfers in flight to it have arrived. Of its groups, those are sent
+        # that the bound requires, or that arrive before the batch's last update is applied. The rest is punted.
         pending, ranked = (*self.punted, *order), self._ranked(network, now_s)
-        replication = replicate(pending, tentative, ledger, replica, ranked, now_s, replica_busy_until_s)
-        self.punted = replication.punted
-        kept, needed = replication.kept, replication.needed
-        groups, copied = tentative.groups, replication.groups
-        if kept < len(groups):
-            # Updates that give way are reserved after the replica's transfers, which thus have priority on the wire.
-            state = network.copy()
-            early, latest = reserve_groups(groups[:kept], state, server, now_s, max(now_s, busy_until_s))
-            copied, _ = reserve_groups(copied, state, replica, now_s, max(now_s, replica_busy_until_s))
-            late, _ = reserve_groups(groups[kept:], state, server, now_s, latest)
-            groups = (*early, *late)
-        placed = list(zip(groups, needed, strict=True))
-        commits = [_arrival(group, server, transfers, needs) for group, needs in placed[:kept]]
-        copies = []
-        for group in copied:
-            copied_to += len(group.updates)
-            copies.append(_arrival(group, replica, transfers, ledger.needed(copied_to)))
-        commits += [_arrival(group, server, transfers, needs) for group, needs in placed[kept:]]
+        start = len(ledger) - len(pending)
+        weights, most = ledger.weights(start), self._divergence_bound
+        groups = aggregate(
+            pending, tentative.network, replica, ranked, now_s, replica_busy_until_s, weights, most
+        ).groups
+        positions = _positions(start, groups)
+        needed = [ledger.needed(at) for at in _positions(self.version - len(order), tentative.groups)[1:]]
+        required, sent = max(needed, default=0), 0
+        while sent < len(groups) and (positions[sent] < required or groups[sent].applied_s <= tentative.end_s):
+            sent += 1
+        self.punted = pending[positions[sent] - start :]
+        # The server's groups give way from the first one on for which the replica is too late (in the paper only the
+        # last does). Every group is checked: the replica may lag in the middle of a batch and catch up at its end.
+        late = (
+            place
+            for place, (group, need) in enumerate(zip(tentative.groups, needed, strict=True))
+            if need > start and groups[bisect_left(positions, need) - 1].applied_s > group.applied_s
+        )
+        kept = next(late, len(needed))
+        placed = list(zip(tentative.groups, needed, strict=True))
+        commits = [_append(group, server, transfers, needs) for group, needs in placed[:kept]]
+        copied = zip(groups[:sent], positions[1:], strict=False)
+        copies = [_append(group, replica, transfers, ledger.needed(at)) for group, at in copied]
+        commits += [_append(group, server, transfers, needs) for group, needs in placed[kept:]]
         return BatchSchedule(tuple(transfers), tuple(commits), tuple(copies), dropped)
 
     def _ranked(self, network: NetworkState, now_s: float) -> list[Node]:
@@ -150,18 +152,17 @@ class Scheduler:
         return sorted(shuffled, key=speed, reverse=True)
 
 
-def _arrival(group: Group, destination: Node, transfers: list[PlannedTransfer], needs: int = 0) -> Arrival:
-    """Append the transfers of a group to `transfers`, and return the last as an Arrival."""
-    node = group.updates[0].node
-    if group.aggregator is None or (group.aggregator == node and len(group.updates) == 1):  # nothing to sum
-        last = PlannedTransfer(node, destination, group.size_bytes, group.updates, end_s=group.end_s)
-    else:
-        to, size, end_s = group.aggregator, group.size_bytes, group.end_s
-        legs = tuple(
-            PlannedTransfer(update.node, to, update.size_bytes, (update,), end_s=arrival_s)
-            for update, arrival_s in zip(group.updates, group.arrivals_s, strict=True)
-        )
-        transfers += legs
-        last = PlannedTransfer(to, destination, size, group.updates, legs, end_s)
-    transfers.append(last)
-    return Arrival(last, needs)
+def _positions(start: int, groups: Sequence[Group]) -> list[int]:
+    """Return the number of updates before the first group and after each group."""
+    return list(accumulate((len(group.updates) for group in groups), initial=start))
+
+
+def _append(group: Group, destination: Node, transfers: list[PlannedTransfer], needs: int = 0) -> PlannedTransfer:
+    """Append the transfers of a group to `transfers`, and return the last."""
+    source, to = group.updates[0].node, group.aggregator
+    legs: tuple[PlannedTransfer, ...] = ()
+    if to is not None and (to != source or len(group.updates) > 1):  # else there is nothing to sum
+        source, legs = to, tuple(PlannedTransfer(u.node, to, u.size_bytes, (u,)) for u in group.updates)
+    last = PlannedTransfer(source, destination, group.size_bytes, group.updates, legs, needs)
+    transfers += [*legs, last]
+    return last

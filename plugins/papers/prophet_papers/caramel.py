@@ -22,9 +22,7 @@ from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Deadline, Plan, QueuePlan
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.policies import Definition
-from prophet_scheduler.policies.algorithms.generation import LEAST_SLACK_S, distinct_times
-
-ONE_BATCH = 1
+from prophet_scheduler.policies.algorithms.plans import LEAST_SLACK_S, ONE_TASK, distinct_times
 
 
 class Caramel:
@@ -52,11 +50,11 @@ class Caramel:
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
         """Return the plan: without a profile or a network, no batches, in order of arrival, one at a time."""
         if profile is None:
-            return Plan(push=QueuePlan(credit=ONE_BATCH), policy=self.name)
+            return Plan(push=QueuePlan(credit=ONE_TASK), policy=self.name)
         ids = profile.gradient_ids
         if network is None:
             order = {gradient: rank for rank, gradient in enumerate(reversed(ids))}
-            push, pull = QueuePlan(order=order, credit=ONE_BATCH), QueuePlan(order=order)
+            push, pull = QueuePlan(order=order, credit=ONE_TASK), QueuePlan(order=order)
             return Plan(push=push, pull=pull, size_bytes=profile.size_by_id, policy=self.name)
         batches, packing = self.pack(profile, network)
         members = [[ids[index] for index in joined.members] for joined in batches]
@@ -71,7 +69,7 @@ class Caramel:
         # A batch of one is a group too, so that its partitions stay together.
         groups = {gradient: group for group, gradients in enumerate(members) for gradient in gradients}
         return Plan(
-            push=QueuePlan(order, ONE_BATCH, tuple(sorted(deadlines, key=lambda d: d.time_s)), groups),
+            push=QueuePlan(order, ONE_TASK, tuple(sorted(deadlines, key=lambda d: d.time_s)), groups),
             pull=QueuePlan(order=order),
             generation_s=generation_s,
             size_bytes=profile.size_by_id,

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
-from prophet_scheduler.core.plan import Plan, QueuePlan
+from prophet_scheduler.core.plan import Plan
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.policies import Definition
-from prophet_scheduler.policies.algorithms.grouped import ONE_TASK, grouped_plan
+from prophet_scheduler.policies.algorithms.plans import grouped_plan
 
 HOROVOD_FUSION_BYTES = 64 * 1024 * 1024
 """HOROVOD_FUSION_THRESHOLD, until version 0.21 doubled it."""
@@ -36,12 +36,8 @@ class Horovod:
         self._cycle_s = cycle_s
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
-        if profile is None:
-            return Plan(push=QueuePlan(credit=ONE_TASK), policy=self.name)
-        sizes = [gradient.size_bytes for gradient in profile.gradients]
-        generation_s = [gradient.generation_s for gradient in profile.gradients]
-        groups = fused_by_cycles(generation_s, sizes, self._fusion_bytes, self._cycle_s)
-        return grouped_plan(profile, groups, self.name)
+        limits = self._fusion_bytes, self._cycle_s
+        return grouped_plan(self.name, profile, lambda times_s, sizes: fused_by_cycles(times_s, sizes, *limits))
 
 
 def fused_by_cycles(

@@ -13,7 +13,7 @@ from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.policies import Definition
-from prophet_scheduler.policies.algorithms.grouped import ONE_TASK, grouped_plan
+from prophet_scheduler.policies.algorithms.plans import ONE_TASK, grouped_plan
 
 
 class MgWfbp:
@@ -27,11 +27,9 @@ class MgWfbp:
         self._merge = best_merge if exact else merge
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
-        if profile is None or network is None:
+        if network is None:
             return Plan(push=QueuePlan(credit=ONE_TASK), policy=self.name)
-        sizes = [gradient.size_bytes for gradient in profile.gradients]
-        generation_s = [gradient.generation_s for gradient in profile.gradients]
-        return grouped_plan(profile, self._merge(generation_s, sizes, network), self.name)
+        return grouped_plan(self.name, profile, lambda times_s, sizes: self._merge(times_s, sizes, network))
 
 
 def merge(generation_s: Sequence[float], sizes: Sequence[int], network: Network) -> list[list[int]]:
@@ -87,17 +85,6 @@ def best_merge(generation_s: Sequence[float], sizes: Sequence[int], network: Net
         groups.append(order[start[end] : end])
         end = start[end]
     return groups[::-1]
-
-
-def end_s(
-    groups: Sequence[Sequence[int]], generation_s: Sequence[float], sizes: Sequence[int], network: Network
-) -> float:
-    """Return when the last of `groups` is off the wire, in seconds after backward began; merging minimizes this."""
-    now = 0.0
-    for members in groups:
-        ready_s = max(generation_s[member] for member in members)
-        now = max(now, ready_s) + network.transfer_s(sum(sizes[member] for member in members))
-    return now
 
 
 _definition = partial(Definition, page="policies/baselines.md", groups=True, waits=True)

@@ -19,9 +19,7 @@ from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.policies import Definition
-
-ONE_SEGMENT = 1
-"""Credit: a task goes when nothing is in flight. An all-reduce fills the wire; a second one would only wait."""
+from prophet_scheduler.policies.algorithms.plans import ONE_TASK
 
 
 class Pace:
@@ -38,7 +36,7 @@ class Pace:
         """Return the plan: forward order until both are known, since the gain and delay of fusion depend on both."""
         if profile is None or network is None:
             order = profile.rank_by_id if profile else {}
-            push = QueuePlan(order=order, credit=ONE_SEGMENT)
+            push = QueuePlan(order=order, credit=ONE_TASK)
             return Plan(push=push, pull=QueuePlan(order=order), policy=self.name)
         gradient_of = {f"transfer.{index}": gradient for index, gradient in enumerate(profile.gradient_ids)}
         fusion = self._fuse(training_graph(profile), network)
@@ -47,7 +45,7 @@ class Pace:
         order = {gradient: rank for rank, gradient in enumerate(g for group in members for g in group)}
         groups = {gradient: number for number, group in enumerate(members) for gradient in group}
         return Plan(
-            push=QueuePlan(order=order, credit=ONE_SEGMENT, groups=groups),
+            push=QueuePlan(order=order, credit=ONE_TASK, groups=groups),
             pull=QueuePlan(order=order),
             generation_s=profile.generation_by_id,
             size_bytes=profile.size_by_id,

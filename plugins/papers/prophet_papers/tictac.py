@@ -23,9 +23,7 @@ from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.policies import Blocks, Definition
-
-ONE_TASK = 1
-"""Credit until sizes are known: one slice at a time."""
+from prophet_scheduler.policies.algorithms.plans import ONE_TASK
 
 
 class TicTac:

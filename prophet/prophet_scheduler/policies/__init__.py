@@ -41,7 +41,7 @@ class Option:
 
     @property
     def variable(self) -> str:
-        return variable(self.name)
+        return f"{PREFIX}{self.name.upper()}"
 
     def parse(self, text: str, where: str) -> int | float | bool:
         """Return the value of `text`. Raises UserError that names its source `where`."""
@@ -105,11 +105,6 @@ def option(default: int | float | bool, help: str, *, unit: str = "", least: flo
     """Return a field for a policy's dataclass of options; see Option."""
     said = {"default": default, "help": help, "unit": unit, "least": least}
     return dataclasses.field(default=default, metadata={_OPTION: said})
-
-
-def variable(name: str) -> str:
-    """Return the environment variable of an option."""
-    return f"{PREFIX}{name.upper()}"
 
 
 def get_definition(name: str, variable: str = "") -> Definition:

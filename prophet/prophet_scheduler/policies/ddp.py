@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
-from prophet_scheduler.core.plan import Plan, QueuePlan
+from prophet_scheduler.core.plan import Plan
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.policies import Definition
-from prophet_scheduler.policies.algorithms.grouped import ONE_TASK, grouped_plan
+from prophet_scheduler.policies.algorithms.plans import grouped_plan
 
 MEBIBYTE = 1024 * 1024
 
@@ -35,10 +35,8 @@ class Ddp:
         self._first_bucket_bytes = first_bucket_bytes
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
-        if profile is None:
-            return Plan(push=QueuePlan(credit=ONE_TASK), policy=self.name)
-        sizes = [gradient.size_bytes for gradient in profile.gradients]
-        return grouped_plan(profile, buckets(sizes, self._bucket_bytes, self._first_bucket_bytes), self.name)
+        limits = self._bucket_bytes, self._first_bucket_bytes
+        return grouped_plan(self.name, profile, lambda generation_s, sizes: buckets(sizes, *limits))
 
 
 def buckets(

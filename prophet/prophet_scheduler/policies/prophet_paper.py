@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES
 from prophet_scheduler.core.plan import Deadline, Plan, QueuePlan
 from prophet_scheduler.policies import Blocks, Definition
-from prophet_scheduler.policies.algorithms.generation import LEAST_SLACK_S, distinct_times
-from prophet_scheduler.policies.algorithms.grouped import ONE_TASK
+from prophet_scheduler.policies.algorithms.plans import LEAST_SLACK_S, ONE_TASK, distinct_times
 
 if TYPE_CHECKING:
     from prophet_scheduler.core.network import Network

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prophet_mlfabric.aggregation import Aggregation, Group, aggregate, distribute
+from prophet_mlfabric.aggregation import Aggregation, Hop, aggregate, distribute
 from prophet_mlfabric.network import NetworkState
 from prophet_mlfabric.ordering import Update
 
@@ -38,7 +38,7 @@ def listing(
     now_s: float = 0.0,
     busy_until_s: float = -math.inf,
 ) -> tuple[float, Assigned | None]:
-    """Algorithm 3 word for word, every case to its end, with the two mends that aggregation.py names."""
+    """Algorithm 3 as printed, every case to its end, with the two corrections that docs/policies/mlfabric.md lists."""
 
     def det_agg(direct: int) -> tuple[float, Assigned | None]:
         state, latest = network.copy(), max(now_s, busy_until_s)
@@ -70,14 +70,12 @@ def listing(
 def test_figure_2_two_straight_and_a_sum_of_two() -> None:
     groups = aggregate(updates(4), even(6), SERVER, [5], 0.0)
     assert shape(groups) == [([0], None), ([1], None), ([2, 3], 5)]
-    third = groups.groups[2]
-    assert (third.arrivals_s, third.end_s, third.applied_s) == ((1.0, 2.0), 3.0, 3.0)
-    assert groups.end_s == 3.0
+    assert groups.groups[2].applied_s == groups.end_s == 3.0
     # Without the aggregator the fourth arrives at 4.
     assert aggregate(updates(4), even(6), SERVER, [], 0.0).end_s == 4.0
 
 
-def test_no_run_weighs_more_than_it_may() -> None:
+def test_no_run_exceeds_its_maximum_weight() -> None:
     groups = aggregate(updates(4), even(6), SERVER, [4, 5], 0.0, 9.0, weights=[1.0, 1.0, 1.5, 9.0], most=2.0)
     for group in groups.groups:
         assert len(group.updates) == 1 or [u.id for u in group.updates] == [0, 1]
@@ -103,7 +101,7 @@ def orders(draw: st.DrawFn, most: int = 7, uniform: bool = False) -> Instance:
 
 
 @given(orders(), st.floats(-1, 12))
-def test_it_is_the_listing(instance: Instance, busy_until_s: float) -> None:
+def test_aggregation_equals_the_listing(instance: Instance, busy_until_s: float) -> None:
     order, network, aggregators = instance
     groups = aggregate(order, network, SERVER, aggregators, 0.0, busy_until_s)
     end, assigned = listing(order, network, aggregators, 0.0, busy_until_s)
@@ -112,58 +110,53 @@ def test_it_is_the_listing(instance: Instance, busy_until_s: float) -> None:
 
 
 @given(orders(), st.floats(-1, 12))
-def test_it_keeps_the_order_is_never_later_than_none_and_never_lets_the_server_wait(
-    instance: Instance, busy_until_s: float
-) -> None:
+def test_aggregation_keeps_the_order_and_never_delays_the_server(instance: Instance, busy_until_s: float) -> None:
     order, network, aggregators = instance
     before = [link.rates for link in network.downlinks]
     groups = aggregate(order, network, SERVER, aggregators, 0.0, busy_until_s)
     assert [update for group in groups.groups for update in group.updates] == order
     assert groups.end_s <= aggregate(order, network, SERVER, [], 0.0, busy_until_s).end_s
     assert [link.rates for link in network.downlinks] == before
-    latest = max(0.0, busy_until_s)
+    # The same transfers, made one by one, arrive at the same times and leave the same network.
+    again, latest = network.copy(), max(0.0, busy_until_s)
     for group in groups.groups:
+        source, start = group.updates[0].node, 0.0
         if group.aggregator is not None:
-            assert max(group.arrivals_s) <= latest
-        assert group.applied_s == max(latest, group.end_s)
-        latest = group.applied_s
-    # Everything that was decided is reserved: what is left is what the same transfers leave when made one by one.
-    again = network.copy()
-    for group in groups.groups:
-        remake(group, again)
+            source = group.aggregator
+            start = max(again.reserve(update.node, source, update.size_bytes, 0.0) for update in group.updates)
+            assert start <= latest, "the server's NIC never waits"
+        latest = max(latest, again.reserve(source, SERVER, group.size_bytes, start))
+        assert group.applied_s == latest
     assert [link.rates for link in again.downlinks] == [link.rates for link in groups.network.downlinks]
     assert [link.times for link in again.uplinks] == [link.times for link in groups.network.uplinks]
 
 
-def remake(group: Group, state: NetworkState) -> None:
-    if group.aggregator is None:
-        assert state.reserve(group.updates[0].node, SERVER, group.size_bytes, 0.0) == group.end_s
-        return
-    for update, arrival in zip(group.updates, group.arrivals_s, strict=True):
-        assert state.reserve(update.node, group.aggregator, update.size_bytes, 0.0) == arrival
-    assert state.reserve(group.aggregator, SERVER, group.size_bytes, max(group.arrivals_s)) == group.end_s
+def ends_of(hops: Sequence[Hop], size_bytes: float, network: NetworkState, now_s: float) -> list[float]:
+    """Return the end of each hop."""
+    state, ends = network.copy(), list[float]()
+    for hop in hops:
+        start = now_s if hop.after is None else ends[hop.after]
+        ends.append(state.reserve(hop.source, hop.destination, size_bytes, start))
+    return ends
 
 
-def test_distribution_is_figure_2_turned_round() -> None:
+def test_distribution_is_figure_2_reversed() -> None:
     # Four readers, one distributor: the server sends to it first, then two of its own; the last has it at 3, not 4.
     hops = distribute([1, 2, 3, 4], 1.0, even(6), SERVER, [5], 0.0)
-    feeding = hops[0]
-    assert (feeding.source, feeding.destination, feeding.reader, feeding.end_s) == (SERVER, 5, None, 1.0)
-    assert sorted(hop.end_s for hop in hops if hop.source == 5) == [2.0, 3.0]
-    assert sorted(hop.end_s for hop in hops if hop.source == SERVER) == [1.0, 2.0, 3.0]
-    assert max(hop.end_s for hop in distribute([1, 2, 3, 4], 1.0, even(6), SERVER, [], 0.0)) == 4.0
+    ends = ends_of(hops, 1.0, even(6), 0.0)
+    assert (hops[0].source, hops[0].destination, hops[0].reader, ends[0]) == (SERVER, 5, None, 1.0)
+    assert sorted(end for hop, end in zip(hops, ends, strict=True) if hop.source == 5) == [2.0, 3.0]
+    assert sorted(end for hop, end in zip(hops, ends, strict=True) if hop.source == SERVER) == [1.0, 2.0, 3.0]
+    assert max(ends_of(distribute([1, 2, 3, 4], 1.0, even(6), SERVER, [], 0.0), 1.0, even(6), 0.0)) == 4.0
 
 
 @given(orders(), st.floats(0, 3))
-def test_every_reader_gets_the_model_once_and_only_after_its_source_has_it(instance: Instance, now_s: float) -> None:
+def test_every_reader_gets_the_model_once_after_its_source(instance: Instance, now_s: float) -> None:
     order, network, distributors = instance
     readers = [update.node for update in order]
     hops = distribute(readers, 5.0, network, SERVER, distributors, now_s)
     assert sorted(hop.reader for hop in hops if hop.reader is not None) == list(range(len(readers)))
-    state = network.copy()
-    for hop in hops:
-        start = now_s if hop.after is None else hops[hop.after].end_s
-        assert hop.after is None or hops[hop.after].destination == hop.source
+    for place, hop in enumerate(hops):
+        assert hop.after is None or (hop.after < place and hops[hop.after].destination == hop.source)
         assert (hop.after is None) == (hop.source == SERVER)
         assert hop.reader is None or hop.destination == readers[hop.reader]
-        assert hop.end_s == state.reserve(hop.source, hop.destination, 5.0, start) >= now_s

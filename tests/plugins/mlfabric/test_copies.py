@@ -1,4 +1,4 @@
-"""The coordinator of a job with a replica: what it holds back, what it lets go, and when it asks for copies.
+"""The coordinator of a job with a replica: grants, updates held back, and orders for copies.
 
 Rates are 100 bytes per second, updates have 100 bytes and the norm 1, and the bound is 4.
 """
@@ -15,14 +15,14 @@ TERMS = Terms(rate=100.0, dead_s=10.0, lease_s=30.0, divergence_bound=4.0)
 
 
 def hello(worker: int, incarnation: int = 1) -> msg.Hello:
-    """Return worker 0's hello, which keeps the replica, or another's."""
+    """Return a worker's Hello; worker 0 keeps the replica."""
     return msg.Hello(
         tenant="job", worker=worker, incarnation=incarnation, node=f"machine{worker}", replicates=worker == 0
     )
 
 
 class Job:
-    """A job on a clock that the test moves."""
+    """A job on a clock that the test sets."""
 
     def __init__(self, workers: int) -> None:
         self.coordination = Coordination(TERMS, epoch=7)
@@ -47,7 +47,7 @@ class Job:
         self.hear(worker, msg.Done(update=update, version=0, size_bytes=100, norm=norm))
 
     def grants(self) -> list[tuple[int, int]]:
-        """Return worker and update of what was granted since the last call."""
+        """Return (worker, update) for each grant since the last call."""
         found = [(worker, said.update) for worker, said in self.said if isinstance(said, msg.Grant)]
         self.said = [(worker, said) for worker, said in self.said if not isinstance(said, msg.Grant)]
         return found
@@ -59,12 +59,12 @@ class Job:
         return found
 
     def copied(self, reason: str = "") -> None:
-        """Answers the newest order."""
+        """Answer the newest order."""
         worker, copy = self.copies()[-1]
         self.hear(worker, msg.Copied(number=copy.number, reason=reason))
 
     def trained(self, worker: int, update: int) -> None:
-        """Asks for an update, which is granted, and finishes it."""
+        """Ask for an update, which is granted, and finish it."""
         self.ask(worker, update)
         assert self.grants() == [(worker, update)]
         self.now_s += 1.0
@@ -72,13 +72,13 @@ class Job:
 
 
 def begun(workers: int = 2) -> Job:
-    """Return a job whose replica has the model that the job begins with."""
+    """Return a job whose replica has the first model."""
     job = Job(workers)
     job.copied()
     return job
 
 
-def test_nothing_goes_before_the_replica_has_the_first_model() -> None:
+def test_no_update_goes_before_the_first_copy() -> None:
     job = Job(2)
     ((worker, copy),) = job.copies()
     assert (worker, copy.bound) == (0, 4.0)
@@ -88,7 +88,7 @@ def test_nothing_goes_before_the_replica_has_the_first_model() -> None:
     assert job.grants() == [(1, 0)]
 
 
-def test_an_update_that_could_pass_the_bound_waits_for_a_copy_and_those_behind_it_wait_as_well() -> None:
+def test_an_update_above_the_rest_of_the_bound_and_all_later_ones_wait_for_a_copy() -> None:
     job = begun()
     job.trained(0, 0)
     assert job.copies() == []
@@ -106,7 +106,7 @@ def test_an_update_that_could_pass_the_bound_waits_for_a_copy_and_those_behind_i
     assert lag.greatest == 3.0 and lag.copies == 2
 
 
-def test_a_copy_has_what_was_counted_when_it_was_ordered() -> None:
+def test_a_copy_has_the_updates_counted_before_its_order() -> None:
     job = begun()
     job.done(0, 0, norm=3.0)
     job.done(1, 0, norm=0.5)
@@ -116,7 +116,7 @@ def test_a_copy_has_what_was_counted_when_it_was_ordered() -> None:
     assert (lag.lag, lag.copies) == (0.5, 2), "what came after the order may not be in it"
 
 
-def test_a_copy_is_made_sooner_where_an_update_waits_and_not_at_all_where_it_has_nothing_new() -> None:
+def test_a_waiting_update_brings_the_copy_forward_if_there_is_anything_new() -> None:
     job = begun(3)
     job.ask(0, 0, norm=1.5)
     job.ask(1, 0, norm=3.0)
@@ -143,7 +143,7 @@ def test_an_update_above_the_bound_goes_alone_with_one_line() -> None:
     assert job.coordination.lag.greatest == 6.0, "so much may have been lost"
 
 
-def test_of_another_job_the_replica_has_nothing_and_no_number_comes_twice() -> None:
+def test_a_new_job_starts_without_a_copy_and_with_new_numbers() -> None:
     job = Job(1)
     ((_, first),) = job.copies()
     job.hear(0, msg.Copied(number=first.number))
@@ -154,7 +154,7 @@ def test_of_another_job_the_replica_has_nothing_and_no_number_comes_twice() -> N
     assert second.number != first.number
 
 
-def test_what_may_be_at_the_server_though_nobody_says_so_counts() -> None:
+def test_unreported_updates_of_a_lost_worker_count() -> None:
     job = begun()
     job.ask(0, 0, norm=3.0)
     assert job.grants() == [(0, 0)]
@@ -166,7 +166,7 @@ def test_what_may_be_at_the_server_though_nobody_says_so_counts() -> None:
     assert job.grants() == [(1, 0)]
 
 
-def test_without_a_replica_that_is_reached_updates_go_on_and_it_is_tried_again() -> None:
+def test_an_unreachable_replica_holds_no_update_back_and_is_retried() -> None:
     job = Job(2)
     job.ask(0, 0, norm=100.0)
     assert job.grants() == []
@@ -189,12 +189,12 @@ def test_without_a_replica_that_is_reached_updates_go_on_and_it_is_tried_again()
     assert job.grants() == [], "it is bounded again"
 
 
-def test_a_worker_with_a_replica_and_a_coordinator_without_a_bound_do_not_go_together() -> None:
+def test_a_replica_needs_a_divergence_bound() -> None:
     ((_, said),) = Coordination(replace(TERMS, divergence_bound=None), 7).join(hello(0), 0.0)
     assert isinstance(said, msg.Denied) and "start it with --divergence-bound" in said.text
 
 
-def test_an_order_that_is_not_answered_is_said_again_and_nobody_waits_once_its_worker_has_ended() -> None:
+def test_an_unanswered_order_is_repeated_until_its_worker_ends() -> None:
     job = Job(2)
     ((_, first),) = job.copies()
     job.turn(CHECK_S)

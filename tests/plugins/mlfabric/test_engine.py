@@ -1,12 +1,10 @@
-"""BytePS's asynchronous servers in an experiment: who runs what, and the coordinator beside the scheduler."""
+"""BytePS's asynchronous servers in an experiment, and the coordinator beside BytePS's scheduler."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from prophet_mlfabric.engine import ENGINE, TENANT, command, coordinator, make_token
+from prophet_mlfabric.engine import ENGINE, TENANT, command, make_token
 from prophet_mlfabric.settings import coordinator_from_environ, token_of
 from prophet_scheduler.core import settings
 from prophet_scheduler.engines.spec import RunNetwork
@@ -19,7 +17,7 @@ def environment(node: str, folder: Path) -> dict[str, str]:
     return ENGINE.environment(node, RunNetwork(2, 1, ADDRESSES, "veth0", 23007, str(folder / node), rates))
 
 
-def test_all_of_a_run_know_one_coordinator_and_each_its_own_nic(tmp_path: Path) -> None:
+def test_a_runs_processes_share_a_coordinator_and_name_their_nics(tmp_path: Path) -> None:
     make_token(tmp_path / "coordinator.token")
     of_worker = coordinator_from_environ(environment("worker1", tmp_path))
     assert of_worker is not None
@@ -27,7 +25,7 @@ def test_all_of_a_run_know_one_coordinator_and_each_its_own_nic(tmp_path: Path) 
     assert environment("server0", tmp_path)["DMLC_ROLE"] == "server"
 
 
-def test_the_coordinator_is_told_rates_and_bound(tmp_path: Path) -> None:
+def test_the_coordinators_command_has_rates_and_bound(tmp_path: Path) -> None:
     env = {**environment("scheduler", tmp_path), settings.LAB_DELAY_BOUND: "10", settings.LAB_BATCH: "50ms"}
     argv = command(env)
     options = dict(zip(argv[4::2], argv[5::2], strict=True))
@@ -42,7 +40,7 @@ def test_the_coordinator_is_told_rates_and_bound(tmp_path: Path) -> None:
     }
 
 
-def test_any_process_of_a_run_makes_the_token_and_all_make_the_same(tmp_path: Path) -> None:
+def test_every_process_of_a_run_makes_the_same_token(tmp_path: Path) -> None:
     file = tmp_path / "coordinator.token"
     make_token(file)
     first = file.read_text()
@@ -54,29 +52,3 @@ def test_any_process_of_a_run_makes_the_token_and_all_make_the_same(tmp_path: Pa
     assert tenant == TENANT and len(token) == 64
     make_token(tmp_path / "other")
     assert token_of(tmp_path / "other", None)[1] != token
-
-
-def test_with_it_one_runs_as_long_as_the_scheduler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    happened: list[str] = []
-
-    class Process:
-        def __init__(self, argv: list[str]) -> None:
-            happened.append(argv[3])
-
-        def terminate(self) -> None:
-            happened.append("terminated")
-
-        def wait(self, seconds: float) -> None:
-            happened.append("waited for")
-
-        def kill(self) -> None:
-            happened.append("killed")
-
-    monkeypatch.setattr("subprocess.Popen", Process)
-    env = environment("scheduler", tmp_path)
-    with coordinator(env):
-        assert not happened
-    with coordinator({**env, settings.SCHEDULER: settings.MLFABRIC}):
-        happened.append("runs")
-    assert happened == ["coordinate", "runs", "terminated", "waited for", "killed"]
-    assert (tmp_path / "coordinator.token").exists()

@@ -1,4 +1,4 @@
-"""Tests of who may speak for whom, and of what hostile tenants may say: any bytes and any message."""
+"""Messages from anybody: what is refused, who may speak for whom, and what hostile tenants can do."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ ANSWERS: st.SearchStrategy[msg.Answer] = st.one_of(
 
 
 def decoded(data: bytes) -> None:
-    """Check that each decoder gives a message, which comes back the same once encoded, or an error of one line."""
+    """Check that each decoder returns a message that encodes and decodes to itself, or raises an error of one line."""
     for decode in (msg.decode_request, msg.decode_answer):
         try:
             message: Any = decode(data)
@@ -102,30 +102,51 @@ def decoded(data: bytes) -> None:
 
 
 @given(REQUESTS, ANSWERS)
-def test_messages_come_back_as_they_were(request_: msg.Request, answer: msg.Answer) -> None:
+def test_encoding_and_decoding_keep_a_message(request_: msg.Request, answer: msg.Answer) -> None:
     assert msg.decode_request(msg.encode(request_)) == request_
     assert msg.decode_answer(msg.encode(answer)) == answer
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_a_message_or_one_line(data: bytes) -> None:
+def test_any_bytes_give_a_message_or_one_line(data: bytes) -> None:
     decoded(data)
 
 
 @given(st.sampled_from(KINDS), st.dictionaries(st.sampled_from(KEYS), st.sampled_from(NASTY)))
-def test_any_values_are_a_message_or_one_line(kind: str, values: dict[str, Any]) -> None:
+def test_any_values_give_a_message_or_one_line(kind: str, values: dict[str, Any]) -> None:
     decoded(json.dumps({**values, "kind": kind}).encode())
 
 
 @pytest.mark.parametrize("data", NONSENSE)
-def test_nonsense_is_one_line(data: bytes) -> None:
+def test_nonsense_gives_one_line(data: bytes) -> None:
     with pytest.raises(UserError):
         msg.decode_request(data)
     decoded(data)
 
 
+FIELDS: dict[str, Any] = {"kind": "ask", "update": 1, "size_bytes": 10, "version": 0, "norm": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"size_bytes": -1}, "ask.size_bytes"),
+        ({"update": 1.5}, "ask.update"),
+        ({"version": -3}, "ask.version"),
+        ({"norm": None}, "ask.norm"),
+        ({"more": 1}, "ask.more"),
+        ({"kind": "order"}, "message"),
+        ({"kind": "grant"}, "message"),
+    ],
+)
+def test_invalid_fields_are_named(change: dict[str, Any], where: str) -> None:
+    with pytest.raises(UserError, match=f"^{where}: ") as error:
+        msg.decode_request(json.dumps({**FIELDS, **change}).encode())
+    assert "\n" not in str(error.value)
+
+
 @given(st.lists(st.binary(max_size=20), max_size=6), st.integers(1, 9))
-def test_frames_are_the_same_however_they_are_cut(frames: list[bytes], piece: int) -> None:
+def test_frames_do_not_depend_on_how_bytes_arrive(frames: list[bytes], piece: int) -> None:
     travels = b"".join(len(frame).to_bytes(msg.LENGTH_BYTES, "big") + frame for frame in frames)
     received, taken = bytearray(), []
     for place in range(0, len(travels), piece):
@@ -135,7 +156,7 @@ def test_frames_are_the_same_however_they_are_cut(frames: list[bytes], piece: in
 
 
 @given(st.binary(max_size=64))
-def test_what_is_kept_of_a_frame_is_bounded(data: bytes) -> None:
+def test_the_bytes_kept_of_a_frame_are_bounded(data: bytes) -> None:
     received = bytearray(data)
     try:
         list(msg.take_frames(received, 8))
@@ -145,7 +166,7 @@ def test_what_is_kept_of_a_frame_is_bounded(data: bytes) -> None:
 
 
 class Coordinating:
-    """Two tenants on a coordinator, with a worker each on a connection of its name."""
+    """Two tenants on a coordinator."""
 
     def __init__(self, terms: Terms = TERMS) -> None:
         self.jobs = {name: Coordination(terms, epoch=1) for name in TOKENS}
@@ -169,7 +190,18 @@ def worker(tenant: str, number: int = 0, **more: Any) -> msg.Hello:
     return msg.Hello(tenant=tenant, worker=number, incarnation=1, node=f"n{number}", **more)
 
 
-def test_a_worker_with_the_token_is_let_in_and_nothing_but_hello_counts_before_that() -> None:
+def test_a_proof_holds_for_one_token_nonce_and_worker() -> None:
+    nonce, token = "ab" * 32, "a token of the tests"
+    hello = worker("a").model_copy(update={"proof": msg.prove(token, nonce, worker("a"))})
+    assert msg.proves(token, nonce, hello)
+    assert token not in msg.encode(hello).decode()
+    assert not msg.proves(token, "cd" * 32, hello)
+    assert not msg.proves("another token", nonce, hello)
+    assert not msg.proves(token, nonce, hello.model_copy(update={"worker": 4}))
+    assert not msg.proves(token, nonce, worker("a"))
+
+
+def test_only_a_proof_of_the_token_admits_a_worker() -> None:
     all_ = Coordinating()
     ((_, answer),) = all_.say(b"1", ASK)
     assert isinstance(answer, msg.Challenge)
@@ -178,13 +210,13 @@ def test_a_worker_with_the_token_is_let_in_and_nothing_but_hello_counts_before_t
     assert all_.say(b"1", ASK) == [(b"1", msg.Wait(update=0))]
 
 
-def test_another_tenants_token_is_as_wrong_as_any() -> None:
+def test_wrong_tokens_are_refused() -> None:
     all_ = Coordinating()
     for token in ("another token", TOKENS["b"]):
         assert all_.enter(b"2", worker("a"), token) == [(b"2", msg.Denied(text="tenant a: the token is wrong"))]
 
 
-def test_a_proof_that_was_overheard_is_of_no_use_on_another_connection() -> None:
+def test_an_overheard_proof_is_worthless_on_another_connection() -> None:
     all_ = Coordinating()
     ((_, challenge),) = all_.say(b"1", worker("a"))
     assert isinstance(challenge, msg.Challenge)
@@ -203,7 +235,7 @@ def test_a_proof_that_was_overheard_is_of_no_use_on_another_connection() -> None
     ],
     ids=["unknown tenant", "wrong token", "negative number", "nonsense"],
 )
-def test_what_is_refused_again_and_again_changes_nothing_and_keeps_nobody_out(data: bytes, text: str) -> None:
+def test_thousands_of_refused_messages_change_nothing(data: bytes, text: str) -> None:
     all_ = Coordinating()
     all_.enter(b"1", worker("a"))
     all_.say(b"1", ASK)
@@ -218,7 +250,7 @@ def test_what_is_refused_again_and_again_changes_nothing_and_keeps_nobody_out(da
 
 
 @pytest.mark.parametrize("request_", [ASK, msg.Bye(), worker("a")])
-def test_connections_that_prove_nothing_leave_nothing_behind(request_: msg.Request) -> None:
+def test_unproven_connections_leave_nothing_behind(request_: msg.Request) -> None:
     all_ = Coordinating()
     for number in range(2000):
         all_.say(b"%d" % number, request_)
@@ -227,7 +259,7 @@ def test_connections_that_prove_nothing_leave_nothing_behind(request_: msg.Reque
 
 
 def seen_by_b(requests: list[tuple[int, msg.Request, float]], terms: Terms) -> list[Any]:
-    """Return what b's worker is told while a's workers send these requests, each followed by a step of time."""
+    """Return the answers to b's worker while a's workers send these requests, each followed by a step of time."""
     all_ = Coordinating(terms)
     seen: list[Any] = []
     for number in range(3):
@@ -249,7 +281,7 @@ STEPS = st.tuples(st.integers(0, 2), REQUESTS, st.sampled_from([0.0, 0.05, 0.2, 
 
 
 @given(st.lists(STEPS, max_size=30), st.sampled_from([None, 1, 30]), st.sampled_from([None, 1e-9, 1e99]))
-def test_what_a_tenant_says_changes_nothing_for_another_and_breaks_nothing_of_its_own(
+def test_no_tenants_messages_affect_another_or_break_its_own_job(
     steps: list[tuple[int, msg.Request, float]], delay_bound: int | None, divergence_bound: float | None
 ) -> None:
     terms = Terms(delay_bound=delay_bound, divergence_bound=divergence_bound)
@@ -269,7 +301,7 @@ def test_what_a_tenant_says_changes_nothing_for_another_and_breaks_nothing_of_it
     assert failures == []
 
 
-def test_the_newest_version_that_a_worker_may_know_of_can_be_counted_on() -> None:
+def test_the_largest_first_version_can_be_counted_up() -> None:
     all_ = Coordinating()
     all_.enter(b"a", worker("a", version=2**52))
     ((_, applied),) = all_.say(b"a", msg.Done(update=0, version=0, size_bytes=1))
@@ -277,7 +309,7 @@ def test_the_newest_version_that_a_worker_may_know_of_can_be_counted_on() -> Non
 
 
 @pytest.mark.parametrize("call", ["join", "receive", "turn"])
-def test_where_a_tenants_coordinator_fails_it_alone_begins_anew(
+def test_a_failure_restarts_only_that_tenants_job(
     call: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     all_ = Coordinating()
@@ -301,7 +333,7 @@ def test_where_a_tenants_coordinator_fails_it_alone_begins_anew(
     assert all_.enter(b"again", worker("a")) == [(b"again", msg.Welcome(epoch=2, version=0))]
 
 
-def test_an_answer_for_a_connection_that_is_closed_goes_nowhere() -> None:
+def test_answers_for_a_closed_connection_are_discarded() -> None:
     all_ = Coordinating()
     all_.enter(b"a", worker("a"))
     all_.say(b"a", ASK)
@@ -312,7 +344,7 @@ def test_an_answer_for_a_connection_that_is_closed_goes_nowhere() -> None:
     assert (name, type(answer)) == (b"again", msg.Grant), "it is told there"
 
 
-def test_a_hello_once_more_changes_nothing_and_one_from_elsewhere_ends_the_first_connection() -> None:
+def test_a_second_connection_of_a_worker_replaces_the_first() -> None:
     all_ = Coordinating()
     all_.enter(b"1", worker("a"))
     assert all_.enter(b"1", worker("a")) == [(b"1", msg.Welcome(epoch=1, version=0))]

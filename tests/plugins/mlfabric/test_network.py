@@ -1,4 +1,4 @@
-"""MLfabric's links: what a transfer takes and what is left. Hand-computed cases and properties."""
+"""MLfabric's links: ends of transfers, and the bandwidth left. Hand-computed cases and properties."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from support.links import rate_at
 WIDE = Link.constant(1000.0)
 
 
-def test_a_transfer_takes_all_that_is_left_until_its_bytes_are_through() -> None:
-    # Figure 4b: 30 MB over what is left of a path end at 7: 2 s at 2, 2 s at 4, 3 s at 6 MB/s.
+def test_a_transfer_uses_all_bandwidth_left_until_its_end() -> None:
+    # Figure 4b: 30 MB over the rest of a path end at 7: 2 s at 2, 2 s at 4, 3 s at 6 MB/s.
     path = Link.stepwise([2.0, 4.0], [2e6, 4e6, 6e6])
     assert end_of(path, Link.constant(1e9), 30e6, 0.0) == 7.0
 
 
-def test_what_rounding_leaves_of_a_transfer_waits_for_nothing() -> None:
+def test_a_rounding_remainder_does_not_delay_the_end() -> None:
     # In binary fractions 2 * (0.3 - 0.1) is a little less than 0.4, and after 0.3 nothing is left for long.
     path, pieces = Link.stepwise([0.1, 0.3, 50.0], [1.0, 2.0, 0.0, 1.0]), list[Piece]()
     assert end_of(path, WIDE, 0.5, 0.0, pieces) == pieces[-1][1] == 0.3
 
 
-def test_reserving_leaves_the_rest_of_both_links() -> None:
+def test_a_reservation_is_subtracted_from_both_links() -> None:
     # Figure 4c, with a downlink of 5 that is wider than the uplink only at first.
     network = NetworkState([Link.stepwise([2.0, 4.0], [2, 4, 6]), WIDE], [WIDE, Link.constant(5)])
     assert network.reserve(0, 1, 2 * 2 + 2 * 4 + 1 * 5, 0.0) == 5.0
@@ -36,7 +36,7 @@ def test_reserving_leaves_the_rest_of_both_links() -> None:
     assert [rate_at(down, t) for t in (0, 2, 4, 5, 9)] == [3, 1, 0, 5, 5]
 
 
-def test_a_transfer_without_an_end_is_one_line() -> None:
+def test_a_transfer_without_an_end_is_refused() -> None:
     with pytest.raises(UserError, match="from node 0 to node 1 never ends"):
         NetworkState([Link.constant(0.0), WIDE], [WIDE, WIDE]).reserve(0, 1, 1.0, 0.0)
 
@@ -56,7 +56,7 @@ def networks(draw: st.DrawFn) -> NetworkState:
 
 
 @given(networks(), st.data())
-def test_no_nic_is_ever_used_beyond_its_rate_and_every_byte_is_accounted_for(
+def test_reservations_never_exceed_a_rate_and_account_for_every_byte(
     network: NetworkState, data: st.DataObject
 ) -> None:
     before, nodes = network.copy(), len(network)
@@ -83,7 +83,7 @@ def test_no_nic_is_ever_used_beyond_its_rate_and_every_byte_is_accounted_for(
                 assert rate_at(left[node], at) == pytest.approx(rate_at(was[node], at) - used, abs=1e-9)
 
 
-def test_what_was_is_forgotten_and_what_comes_is_kept() -> None:
+def test_forgetting_keeps_the_future() -> None:
     network = NetworkState([Link.stepwise([2.0, 9.0], [5, 3, 1]), WIDE], [WIDE, WIDE])
     ends = network.end(0, 1, 40.0, 4.0)
     network.forget(4.0)

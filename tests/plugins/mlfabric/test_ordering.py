@@ -1,4 +1,4 @@
-"""Algorithms 1 and 2 of MLfabric: the paper's examples, its listings word for word, brute force, properties."""
+"""Algorithms 1 and 2 of MLfabric: the paper's examples and listings, brute force, properties."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ends_of(ordering: Ordering, network: NetworkState) -> list[float]:
 def follow_the_listing(
     ordering: Ordering, updates: list[Update], network: NetworkState, bound: int | None = None, version: int = 0
 ) -> None:
-    """Line by line: each choice is one that Algorithm 1, or Algorithm 2 where there is a bound, could make there.
+    """Check that each choice is one that Algorithm 1 or, with a bound, Algorithm 2 could make.
 
     Equal ends may be taken in any order: the listings leave that open.
     """
@@ -79,20 +79,20 @@ def test_figure_1_the_oldest_update_is_among_the_first_u() -> None:
     assert ends_of(ordering, network) == [1.0, 5.0, 7.0, 10.0]
 
 
-def test_figure_5_an_update_that_would_hold_up_the_server_is_dropped() -> None:
+def test_figure_5_an_update_that_would_delay_the_server_is_dropped() -> None:
     # 100 Mbit each: w1 at 10 Mbit/s with deadline 1, w2 at 100 Mbit/s with deadline 5, the server at 100.
     network = star([10, 100], server=100.0)
     g1, g2 = Update(1, 1, 100.0, version=0), Update(2, 2, 100.0, version=4)
     ordering = order_updates([g1, g2], network, SERVER, 0.0, 1, 0)
     assert (ids(ordering.updates), ids(ordering.dropped)) == ([2], [1])
-    # What g1 would have taken is free again: beside g1 the third would end before the second.
+    # The bandwidth of g1 is free again: beside g1 the third would end before the second.
     network, g3 = star([10, 100, 10], server=100.0), Update(3, 3, 10.5, version=4)
     assert ids(order_updates([g1, g2, g3], network, SERVER, 0.0, 1, 0).updates) == [2, 3]
     # With time to spare it comes after the other; the server's link has room beside it from 1 s on.
     assert ids(order_updates([g1, g2], network, SERVER, 0.0, 2, 0).updates) == [2, 1]
 
 
-def test_of_updates_that_cannot_all_be_in_time_the_longest_are_dropped() -> None:
+def test_the_longest_of_too_many_urgent_updates_are_dropped() -> None:
     updates = [Update(0, 1, 30.0), Update(1, 2, 10.0), Update(2, 3, 20.0), Update(3, 4, 5.0, version=9)]
     ordering = order_updates(updates, star([100] * 4), SERVER, 0.0, 2, 0)
     assert (ids(ordering.updates), ids(ordering.dropped)) == ([1, 2, 3], [0])
@@ -133,7 +133,7 @@ def test_with_distinct_deadlines_and_no_drops_it_is_algorithm_2(batch: Batch, ve
 
 
 @given(batches(), st.integers(1, 12), st.integers(0, 8))
-def test_no_delay_passes_the_bound_and_every_update_is_ordered_or_dropped_once(
+def test_no_delay_exceeds_the_bound_and_every_update_is_ordered_or_dropped(
     batch: Batch, bound: int, version: int
 ) -> None:
     updates, network = batch
@@ -143,13 +143,13 @@ def test_no_delay_passes_the_bound_and_every_update_is_ordered_or_dropped_once(
     for place, update in enumerate(ordering.updates, start=1):
         assert version + place - update.version <= bound
     assert sorted(ids(ordering.updates) + ids(ordering.dropped)) == ids(updates)
-    # Where nothing was dropped ends never fall: updates are applied as they arrive, nobody waits at the server.
+    # If nothing was dropped, ends never fall: updates are applied as they arrive.
     ends = ends_of(ordering, network)
     assert ordering.dropped or all(before <= after * (1 + 1e-9) for before, after in pairwise(ends))
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=5))
-def test_where_the_servers_link_is_the_only_narrow_one_no_order_has_a_smaller_mean(sizes: list[int]) -> None:
+def test_with_one_narrow_link_no_order_has_a_smaller_mean(sizes: list[int]) -> None:
     updates = [Update(place, place + 1, float(size)) for place, size in enumerate(sizes)]
     network = star([50] * len(sizes), server=10.0)
 

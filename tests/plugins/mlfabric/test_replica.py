@@ -1,4 +1,4 @@
-"""The file of a replica: it always holds a model, and a job does not begin with less than it has."""
+"""The file of a replica: it always holds a whole model, and no job overwrites it with an older one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "model.npz"
 
 
-def test_a_model_is_what_it_was(file: Path) -> None:
+def test_a_kept_model_loads_unchanged(file: Path) -> None:
     first = model(7, before=5)
     keep(first, file)
     back = load(file, "here")
@@ -32,7 +32,7 @@ def test_a_model_is_what_it_was(file: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["nothing", "text", "cut off", "a letter", "another file", "other weights"])
-def test_what_is_no_model_is_one_line(file: Path, change: str) -> None:
+def test_damaged_and_foreign_files_are_refused(file: Path, change: str) -> None:
     keep(model(), file)
     whole = file.read_bytes()
     if change == "another file":
@@ -48,7 +48,7 @@ def test_what_is_no_model_is_one_line(file: Path, change: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_an_older_model_does_not_take_the_place_of_a_newer_one(file: Path) -> None:
+def test_an_older_model_does_not_replace_a_newer_one(file: Path) -> None:
     keep(model(9), file)
     keep(model(9, value=3.0), file)
     with pytest.raises(UserError, match="has a model with 9 updates, and this one has 8"):
@@ -56,7 +56,7 @@ def test_an_older_model_does_not_take_the_place_of_a_newer_one(file: Path) -> No
     assert load(file, "here").weights["layer.weight"][0, 0] == 3.0
 
 
-def test_a_disk_that_is_full_leaves_the_old_model(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_old_model(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(model(7), file)
 
     def full(file: object, **arrays: object) -> None:
@@ -70,7 +70,7 @@ def test_a_disk_that_is_full_leaves_the_old_model(file: Path, monkeypatch: pytes
     assert [path.name for path in file.parent.iterdir()] == ["model.npz"]
 
 
-def test_a_job_without_one_has_none() -> None:
+def test_a_job_without_variables_has_no_replica() -> None:
     assert JobReplica.from_environ({}) == JobReplica()
 
 
@@ -88,7 +88,7 @@ def test_a_job_without_one_has_none() -> None:
         ({"PROPHET_REPLICA": "{model}", "PROPHET_RESUME": "{older}"}, "but this job begins with 6"),
     ],
 )
-def test_what_cannot_be_is_one_line_at_the_start(file: Path, environ: dict[str, str], line: str) -> None:
+def test_wrong_replicas_are_refused_at_the_start(file: Path, environ: dict[str, str], line: str) -> None:
     places = {"folder": file.parent, "text": file.with_name("text"), "model": file, "older": file.with_name("older")}
     places["text"].touch()
     keep(model(7), file)
@@ -97,7 +97,7 @@ def test_what_cannot_be_is_one_line_at_the_start(file: Path, environ: dict[str, 
         JobReplica.from_environ({name: text.format(**places) for name, text in environ.items()})
 
 
-def test_worker_0_alone_has_the_file_and_the_model(file: Path) -> None:
+def test_only_worker_0_has_the_file_and_the_model(file: Path) -> None:
     keep(model(7), file)
     left = file.with_name("model.npz.123.part")
     left.touch()

@@ -1,4 +1,4 @@
-"""Tests of when planned pushes start: by hand, on links of 10 bytes per second."""
+"""Starts of planned pushes, by hand, on links of 10 bytes per second."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def timetable(*planned: Push, delay_bound: int | None = None) -> Timetable:
     return table
 
 
-def test_reckoning_leaves_the_rates_as_they_were_and_says_what_is_left() -> None:
+def test_booking_keeps_the_rates_and_returns_the_rest() -> None:
     table = timetable(push(1))
     network = table.book(NETWORK, 0.0)
     assert table.busy_until_s == 1.0
     assert (network.end(2, 0, 10.0, 0.0), NETWORK.end(2, 0, 10.0, 0.0)) == (2.0, 1.0)
 
 
-def test_what_is_under_way_counts_with_what_is_left_of_it() -> None:
+def test_a_push_in_flight_counts_with_its_remaining_bytes() -> None:
     first, second = push(1), push(2)
     table = timetable(first, second)
     table.start(first, 0.0)
@@ -37,7 +37,7 @@ def test_what_is_under_way_counts_with_what_is_left_of_it() -> None:
     assert (first.end_s, second.begin_s) == (1.5, 1.5)  # 5 bytes are left, at 5 bytes a second
 
 
-def test_one_that_is_late_needs_as_long_again_and_is_believed_no_longer_after_twice_its_time() -> None:
+def test_a_late_push_keeps_its_bandwidth_until_twice_its_time() -> None:
     first, second = push(1), push(2)
     table = timetable(first, second)
     table.start(first, 0.0)
@@ -47,7 +47,7 @@ def test_one_that_is_late_needs_as_long_again_and_is_believed_no_longer_after_tw
     assert second.begin_s == 2.0
 
 
-def test_the_delay_bound_keeps_a_place_for_one_that_was_planned_before() -> None:
+def test_the_delay_bound_reserves_a_place_for_earlier_planned_pushes() -> None:
     # The first in order waits for its uplink; if the second went, the first would be too late.
     first, second = push(1, version=0), push(2, version=3)
     table = timetable(first, second, delay_bound=3)
@@ -57,7 +57,7 @@ def test_the_delay_bound_keeps_a_place_for_one_that_was_planned_before() -> None
     assert table.due(3, 0.0) == ([second], [first])
 
 
-def test_how_much_longer_than_by_the_rates_pushes_take_is_learned() -> None:
+def test_the_slowdown_of_pushes_is_learned() -> None:
     pushes = [push(1 + place % 3) for place in range(5)]
     table = timetable(*pushes)
     now = 0.0
@@ -71,7 +71,7 @@ def test_how_much_longer_than_by_the_rates_pushes_take_is_learned() -> None:
     assert (pushes[3].begin_s, pushes[3].end_s, pushes[4].begin_s) == pytest.approx((4.2, 5.6, 5.6))
 
 
-def test_a_push_alone_shows_its_nics_rate_and_one_that_shared_the_link_half_of_it_or_more() -> None:
+def test_a_push_alone_shows_its_rate_and_a_shared_one_a_lower_limit() -> None:
     slow, beside, tiny = push(2), push(3), push(1, size=1e-3)
     table = timetable(slow, beside)
     table.start(slow, 0.0)

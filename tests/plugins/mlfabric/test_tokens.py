@@ -13,11 +13,6 @@ WRITE = "write `TENANT TOKEN`, a tenant once, and a token without spaces of 16 c
 LINES = "# jobs\n\na  0123456789abcdef\nb fedcba9876543210\n"
 
 
-def test_a_line_a_tenant(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text(LINES)
-    assert load_tokens(tmp_path / "file") == {"a": "0123456789abcdef", "b": "fedcba9876543210"}
-
-
 @pytest.mark.parametrize(
     ("text", "line"),
     [
@@ -28,17 +23,18 @@ def test_a_line_a_tenant(tmp_path: Path) -> None:
         (LINES + "a 0123456789abcdeF", f"file, line 5: {WRITE}"),
     ],
 )
-def test_what_cannot_be_is_one_line_without_a_token(tmp_path: Path, text: str, line: str) -> None:
+def test_invalid_lines_are_refused_without_showing_a_token(tmp_path: Path, text: str, line: str) -> None:
     (tmp_path / "file").write_text(text)
     with pytest.raises(UserError) as error:
         load_tokens(tmp_path / "file")
     assert str(error.value) == f"{tmp_path}/{line}"
 
 
-def test_which_tenant_is_said_where_there_are_several(tmp_path: Path) -> None:
+def test_several_tenants_need_a_choice(tmp_path: Path) -> None:
     several, single = tmp_path / "several", tmp_path / "single"
     several.write_text(LINES)
     single.write_text(LINES.splitlines()[2])
+    assert load_tokens(several) == {"a": "0123456789abcdef", "b": "fedcba9876543210"}
     assert token_of(single, None) == ("a", "0123456789abcdef")
     assert token_of(several, "b") == ("b", "fedcba9876543210")
     with pytest.raises(UserError, match="has 2 tenants: say in PROPHET_COORDINATOR_TENANT"):
@@ -47,8 +43,8 @@ def test_which_tenant_is_said_where_there_are_several(tmp_path: Path) -> None:
         token_of(several, "c")
 
 
-def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+def test_unreadable_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    for name in (tmp_path / "missing", tmp_path / "binary", "/dev/zero"):
-        with pytest.raises(UserError, match=f"{name}: cannot be read .*; give a file with lines"):
-            load_tokens(Path(name))
+    for file in (tmp_path / "missing", tmp_path / "binary", Path("/dev/zero")):
+        with pytest.raises(UserError, match=f"{file}: cannot be read .*; give a file with lines"):
+            load_tokens(file)

@@ -1,4 +1,4 @@
-"""Whole jobs with their coordinator on a virtual clock, over wires and machines that keep no promise."""
+"""Whole jobs with their coordinator on a virtual clock, with unreliable wires and machines."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def test_the_delay_bound_holds_and_every_update_counts_once(seed: int) -> None:
     assert 2 <= counts.greatest_delay <= 9
     assert counts.ungranted == counts.lost == counts.died == 0
     assert set(job.at_server.values()) == {1}
-    # What is at the server and not yet counted is what has just arrived.
+    # Updates that have just arrived are not counted yet.
     assert applied(job) <= len(job.at_server) <= applied(job) + 8
 
 
-def test_a_tight_bound_drops_updates_and_every_worker_goes_on() -> None:
+def test_a_tight_bound_drops_updates_and_no_worker_stops() -> None:
     job = VirtualJob(8, replace(TERMS, delay_bound=4), HABITS)
     job.run(20.0)
     counts = job.coordination.counts
@@ -40,7 +40,7 @@ def test_a_tight_bound_drops_updates_and_every_worker_goes_on() -> None:
 
 
 @pytest.mark.parametrize("seed", range(1, 4))
-def test_connections_that_break_cost_time_and_nothing_is_counted_twice(seed: int) -> None:
+def test_broken_connections_make_no_update_count_twice(seed: int) -> None:
     job = VirtualJob(6, TERMS, replace(HABITS, breaks=0.1), seed)
     job.run(20.0)
     assert applied(job) > 40
@@ -49,7 +49,7 @@ def test_connections_that_break_cost_time_and_nothing_is_counted_twice(seed: int
     assert all(worker.connects > 3 for worker in job.workers.values())
 
 
-def test_workers_go_on_without_their_coordinator_and_it_hears_of_everything_later() -> None:
+def test_workers_continue_without_their_coordinator_and_report_later() -> None:
     job = VirtualJob(6, TERMS, replace(HABITS, bound_s=0.3))
     job.run(5.0)
     job.kill_coordinator()
@@ -61,13 +61,13 @@ def test_workers_go_on_without_their_coordinator_and_it_hears_of_everything_late
     job.start_coordinator()
     job.run(20.0)
     assert set(job.at_server.values()) == {1}
-    # It counts on from what the workers knew, and was told what they pushed while nobody counted.
+    # It continues from the workers' newest version, and hears of all updates pushed meanwhile.
     assert len(job.at_server) - 6 <= job.coordination.version <= len(job.at_server)
     assert job.coordination.version > version
     assert not any(worker.unheard for worker in job.workers.values() if worker.waiting is not None)
 
 
-def test_a_coordinator_that_is_back_within_the_bound_is_not_missed() -> None:
+def test_a_coordinator_back_within_the_bound_is_not_missed() -> None:
     job = VirtualJob(6, replace(TERMS, delay_bound=None), HABITS)
     job.run(5.0)
     job.kill_coordinator()
@@ -78,7 +78,7 @@ def test_a_coordinator_that_is_back_within_the_bound_is_not_missed() -> None:
     assert set(job.at_server.values()) == {1}
 
 
-def test_workers_die_and_come_back_and_the_others_go_on() -> None:
+def test_workers_die_and_return_while_others_continue() -> None:
     job = VirtualJob(6, TERMS, HABITS)
     job.run(5.0)
     for number in (0, 3):
@@ -101,7 +101,7 @@ REPLICATED = replace(TERMS, delay_bound=None, divergence_bound=12.0)
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("breaks", [0.0, 0.02])
-def test_the_replica_never_lacks_more_than_the_bound(breaks: float, seed: int) -> None:
+def test_the_replica_never_lags_beyond_the_bound(breaks: float, seed: int) -> None:
     job = VirtualJob(6, REPLICATED, replace(HABITS, breaks=breaks, bound_s=6.0), seed)
     job.run(30.0)
     counts, lag = job.coordination.counts, job.coordination.lag
@@ -111,7 +111,7 @@ def test_the_replica_never_lacks_more_than_the_bound(breaks: float, seed: int) -
     assert set(job.at_server.values()) == {1}
 
 
-def test_the_bound_holds_where_workers_die_that_had_something_under_way() -> None:
+def test_the_bound_holds_if_workers_die_during_a_push() -> None:
     job = VirtualJob(6, REPLICATED, replace(HABITS, bound_s=6.0))
     for second in range(1, 6):
         job.run(4.0 * second)
@@ -126,7 +126,7 @@ def test_the_bound_holds_where_workers_die_that_had_something_under_way() -> Non
     assert set(job.at_server.values()) == {1}
 
 
-def test_a_replica_that_is_gone_holds_nobody_up_and_one_that_is_back_catches_up() -> None:
+def test_a_lost_replica_delays_nobody_and_catches_up_later() -> None:
     job = VirtualJob(6, REPLICATED, replace(HABITS, bound_s=6.0))
     job.run(8.0)
     job.replica_lives = False

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prophet_papers.horovod import Horovod, fused_by_cycles
-from prophet_papers.mg_wfbp import MgWfbp, best_merge, end_s, merge
+from prophet_papers.mg_wfbp import MgWfbp, best_merge, merge
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan, QueuePlan
@@ -19,6 +19,7 @@ from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.models import zoo
 from prophet_scheduler.policies.ddp import MEBIBYTE, Ddp, buckets
 from support.lanes import ScheduledQueue
+from support.merges import end_s
 
 UNIT = Network(bandwidth=1.0, overhead_s=1.0)
 """A message of s bytes takes 1 + s seconds."""
@@ -31,7 +32,7 @@ def one_by_one(count: int) -> list[list[int]]:
 
 
 def all_merges(count: int) -> list[list[list[int]]]:
-    """Every way to cut gradients, in order of generation, into groups of neighbours."""
+    """Return every way to cut gradients, in order of generation, into groups of neighbours."""
     merges = []
     for cuts in itertools.product((False, True), repeat=count - 1):
         groups = [[count - 1]]
@@ -49,19 +50,23 @@ jobs = st.lists(st.tuples(st.floats(0.0, 4.0, allow_subnormal=False), st.integer
 """(generation_s, sizes) in forward order."""
 
 
-def test_mg_wfbp_merges_what_would_wait_less_than_a_start_up() -> None:
-    # The last layer is there at 0 and the next 0.5 later, less than the start-up of 1: together from 0.5 to 3.5.
-    # The first layer comes 4.5 after they could start, so they do not wait for it.
-    assert merge([5.0, 0.5, 0.0], [1, 1, 1], UNIT) == [[2, 1], [0]]
-    # While a long message is on the wire, what comes in the meantime waits anyway, and goes as one.
-    assert merge([4.0, 3.0, 2.0, 0.0], [1, 1, 1, 9], UNIT) == [[3], [2, 1, 0]]
-
-
-def test_mg_wfbp_without_a_start_up_merges_only_what_waits_anyway() -> None:
-    network = Network(bandwidth=1.0)
-    assert merge([3.0, 2.0, 1.0], [1, 1, 1], network) == one_by_one(3)
-    # Gradient 0 is there before 1 could start at 4: not behind the wire, but in front of it.
-    assert merge([3.0, 2.0, 1.0], [1, 1, 3], network) == [[2], [1, 0]]
+@pytest.mark.parametrize(
+    ("overhead_s", "generation_s", "sizes", "groups"),
+    [
+        # The last layer is there at 0 and the next 0.5 later, less than the start-up of 1: together from 0.5 to 3.5.
+        # The first layer comes 4.5 after they could start, so they do not wait for it.
+        (1.0, [5.0, 0.5, 0.0], [1, 1, 1], [[2, 1], [0]]),
+        # Gradients that come while a long message is on the wire wait anyway, and go as one.
+        (1.0, [4.0, 3.0, 2.0, 0.0], [1, 1, 1, 9], [[3], [2, 1, 0]]),
+        (0.0, [3.0, 2.0, 1.0], [1, 1, 1], [[2], [1], [0]]),
+        # Gradient 0 is there before 1 could start at 4: not behind the wire, but in front of it.
+        (0.0, [3.0, 2.0, 1.0], [1, 1, 3], [[2], [1, 0]]),
+    ],
+)
+def test_mg_wfbp_by_hand(
+    overhead_s: float, generation_s: list[float], sizes: list[int], groups: list[list[int]]
+) -> None:
+    assert merge(generation_s, sizes, Network(1.0, overhead_s)) == groups
 
 
 def test_the_papers_merging_is_not_always_the_best() -> None:
@@ -76,7 +81,7 @@ def test_the_papers_merging_is_not_always_the_best() -> None:
 
 
 @given(jobs)
-def test_best_merge_is_the_best_of_all_and_the_papers_lies_between(job: tuple[list[float], list[int]]) -> None:
+def test_best_merge_is_best_and_the_papers_is_no_worse_than_none(job: tuple[list[float], list[int]]) -> None:
     generation_s, sizes = job
     ends = [end_s(groups, generation_s, sizes, UNIT) for groups in all_merges(len(sizes))]
     best = end_s(best_merge(generation_s, sizes, UNIT), generation_s, sizes, UNIT)
@@ -87,7 +92,7 @@ def test_best_merge_is_the_best_of_all_and_the_papers_lies_between(job: tuple[li
 
 
 @given(jobs)
-def test_the_rule_is_the_one_of_the_authors_program(job: tuple[list[float], list[int]]) -> None:
+def test_the_rule_equals_the_authors_program(job: tuple[list[float], list[int]]) -> None:
     generation_s, sizes = job
     assert merge(generation_s, sizes, UNIT) == merge_as_published(generation_s, sizes, UNIT)
 
@@ -132,20 +137,22 @@ def test_ddps_buckets_of_resnet50() -> None:
     assert len(made) == 5
 
 
-def test_horovod_fuses_what_a_cycle_finds_ready() -> None:
-    # Cycles at 0, 5, 10 ms: the gradient of exactly 5 ms is found by the cycle then.
-    assert fused_by_cycles([0.006, 0.005, 0.002, 0.0], [1, 1, 1, 1]) == [[3], [2, 1], [0]]
-
-
-def test_horovod_fills_its_buffer_in_order_and_sends_larger_gradients_alone() -> None:
-    together = [0.001] * 5
-    assert fused_by_cycles(together, [1, 2, 9, 2, 2], fusion_bytes=4) == [[4, 3], [2], [1, 0]]
-    assert fused_by_cycles(together, [1, 1, 1, 1, 1], fusion_bytes=0) == one_by_one(5)
-
-
-def test_horovod_takes_a_tick_as_a_tick_whatever_its_last_bits() -> None:
-    times = [0.1 + 0.2, 0.3]  # 0.30000000000000004: still found by the 60th cycle
-    assert fused_by_cycles(times, [1, 1]) == [[1, 0]]
+@pytest.mark.parametrize(
+    ("generation_s", "sizes", "fusion_bytes", "groups"),
+    [
+        # Cycles at 0, 5, 10 ms: the gradient of exactly 5 ms is found by the cycle then.
+        ([0.006, 0.005, 0.002, 0.0], [1, 1, 1, 1], 4, [[3], [2, 1], [0]]),
+        # The buffer is filled in order, and larger gradients go alone.
+        ([0.001] * 5, [1, 2, 9, 2, 2], 4, [[4, 3], [2], [1, 0]]),
+        ([0.001] * 3, [1, 1, 1], 0, [[2], [1], [0]]),
+        # 0.30000000000000004 is still found by the 60th cycle.
+        ([0.1 + 0.2, 0.3], [1, 1], 4, [[1, 0]]),
+    ],
+)
+def test_horovods_buffers_by_hand(
+    generation_s: list[float], sizes: list[int], fusion_bytes: int, groups: list[list[int]]
+) -> None:
+    assert fused_by_cycles(generation_s, sizes, fusion_bytes) == groups
 
 
 @pytest.mark.parametrize("model", ["resnet50", "vgg19", "bert-base"])
@@ -171,15 +178,11 @@ def test_fusion_refuses_impossible_sizes() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
-def test_before_a_profile_is_known_gradients_go_one_by_one_in_order_of_arrival(policy: Policy) -> None:
+def test_without_a_profile_gradients_go_one_by_one_and_only_mg_wfbp_needs_the_network(policy: Policy) -> None:
     assert policy.plan(None, None) == Plan(push=QueuePlan(credit=1), policy=policy.name)
-
-
-def test_only_mg_wfbp_needs_the_network() -> None:
     profile = zoo.profile("vgg19")
-    assert not MgWfbp().plan(profile, None).push.groups
-    assert Ddp().plan(profile, None) == Ddp().plan(profile, UNIT)
-    assert Horovod().plan(profile, None) == Horovod().plan(profile, UNIT)
+    unmeasured = policy.plan(profile, None)
+    assert unmeasured == policy.plan(profile, UNIT) or (isinstance(policy, MgWfbp) and not unmeasured.push.groups)
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)

@@ -1,4 +1,4 @@
-"""The policy Caramel: its plans by hand, and that the real queue carries them out."""
+"""The policy Caramel: its plans by hand, and in the real queue."""
 
 from __future__ import annotations
 
@@ -48,18 +48,21 @@ def test_the_plan_by_hand() -> None:
     assert sorted((alone.push.order or {}).values()) == [0, 1, 2]
 
 
-def test_the_names_of_the_ablation() -> None:
+def test_options_give_the_name_and_are_checked() -> None:
     assert Caramel().name == "caramel"
-    assert Caramel(batching=False).name == "caramel-no-batching"
     assert Caramel(batching=False, scheduling=False).name == "caramel-no-batching-no-scheduling"
-
-
-def test_a_threshold_below_nothing() -> None:
     with pytest.raises(UserError, match="threshold is -1; it must be 0 or more bytes"):
         Caramel(threshold=-1)
 
 
-def test_within_a_step_each_gradient_tells_that_it_has_come() -> None:
+def test_without_profile_or_network_gradients_go_alone_in_order_of_arrival() -> None:
+    assert Caramel().plan(None, UNIT) == Caramel().plan(None, None)
+    assert Caramel().plan(None, None).push.credit == 1
+    plan = Caramel().plan(resnet50(25_600_000), None)
+    assert plan.push.order == {i: 160 - i for i in range(161)} and not plan.push.groups
+
+
+def test_gradients_of_one_step_have_distinct_times() -> None:
     profile = Profile("p", tuple(GradientProfile(f"g{i}", 9, 1.0, 1.0) for i in range(4)))
     plan = Caramel().plan(profile, UNIT)  # no overhead: four batches
     times = [plan.generation_s[gradient] for gradient in (3, 2, 1, 0)]
@@ -67,16 +70,8 @@ def test_within_a_step_each_gradient_tells_that_it_has_come() -> None:
     assert sorted(times) == [deadline.time_s for deadline in plan.push.deadlines]
 
 
-def test_the_policy_plans_before_it_knows() -> None:
-    assert Caramel().plan(None, None).push.credit == 1
-    profile = resnet50(25_600_000)
-    plan = Caramel().plan(profile, None)
-    assert plan.push.order == {i: 160 - i for i in range(161)} and not plan.push.groups
-    assert Caramel().plan(None, UNIT) == Caramel().plan(None, None)
-
-
 @pytest.mark.parametrize("network", [Network(31.25e6, 0.0005, 0.004), Network(1.25e9, 0.0007)])
-def test_the_plan_of_a_model_covers_it(network: Network) -> None:
+def test_a_models_plan_has_every_gradient(network: Network) -> None:
     profile = resnet50(25_600_000)
     policy = Caramel()
     plan = policy.plan(profile, network)
@@ -88,7 +83,7 @@ def test_the_plan_of_a_model_covers_it(network: Network) -> None:
 
 
 def drive(plan: Plan, profile: Profile, network: Network) -> list[tuple[int, float]]:
-    """The real queue on a wire of `network`: (gradient, when it left), one task a gradient."""
+    """Return (gradient, time it left) for the real queue on a wire like `network`, with one task per gradient."""
     queue = ScheduledQueue(QueueKind.PUSH, watchdog_s=1e6)
     queue.set_plan(plan)
     coming = sorted((g.generation_s, -i) for i, g in enumerate(profile.gradients))
@@ -108,7 +103,7 @@ def drive(plan: Plan, profile: Profile, network: Network) -> list[tuple[int, flo
     return left
 
 
-def test_the_queue_carries_the_plan_out() -> None:
+def test_the_queue_follows_the_plan() -> None:
     # Packed: c [0, 3], the batch of a and b [4, 6] and a gap of 2, d in forward, just before it is read: [9, 18].
     profile = Profile(
         "p",

@@ -19,34 +19,27 @@ def profile(*gradients: tuple[int, float], forward_s: float = 0.0) -> Profile:
     return profile_of(*((size, generated_s, forward_s) for size, generated_s in gradients))
 
 
-def test_the_papers_example_two_partitions_of_gradient_1_before_gradient_0() -> None:
-    """Fig. 5: gradient 1, in three partitions, is there at 0; gradient 0 comes when two of them can have gone."""
-    schedule = assemble(profile((1, 2.5), (1, 0.0), (1, 0.0), (1, 0.0)), Network(1.0))
-    assert schedule.blocks[0].gradients == (1, 2)
-    assert schedule.start_s == (2.5, 0.0, 1.0, 3.5)
-    assert schedule.blocks[1].gradients == (0, 3)
-    assert not schedule.blocks[1].in_backward
-
-
-def test_a_block_takes_the_most_urgent_first_and_stops_at_the_next_step() -> None:
-    # 3 s of wire between steps at 0 and 3; gradient 3 (2 s) goes, gradient 4 (2 s) does not fit behind it.
-    schedule = assemble(profile((1, 6.0), (1, 3.0), (1, 3.0), (2, 0.0), (2, 0.0)), Network(1.0))
-    assert [block.gradients for block in schedule.blocks] == [(3,), (1, 2), (0, 4)]
-    assert schedule.start_s == (6.0, 3.0, 4.0, 0.0, 7.0)
-
-
-def test_what_fits_nowhere_waits_for_forward() -> None:
-    schedule = assemble(profile((1, 2.0), (100, 0.0)), Network(1.0))
-    assert schedule.start_s == (2.0, 3.0)
-
-
-def test_the_overhead_of_a_message_counts() -> None:
-    network = Network(1.0, overhead_s=0.5)
-    assert assemble(profile((1, 2.0), (1, 0.0), (1, 0.0)), network).blocks[0].gradients == (1,)
-
-
-def test_one_gradient() -> None:
-    assert assemble(profile((5, 1.0)), Network(1.0)).start_s == (1.0,)
+@pytest.mark.parametrize(
+    ("rows", "overhead_s", "start_s", "blocks"),
+    [
+        # Fig. 5: gradient 1, in three partitions, is ready at 0; two of them can go before gradient 0 comes.
+        ([(1, 2.5), (1, 0.0), (1, 0.0), (1, 0.0)], 0.0, (2.5, 0.0, 1.0, 3.5), [(1, 2), (0, 3)]),
+        # 3 s of wire between steps at 0 and 3; gradient 3 (2 s) goes, gradient 4 (2 s) does not fit behind it.
+        ([(1, 6.0), (1, 3.0), (1, 3.0), (2, 0.0), (2, 0.0)], 0.0, (6.0, 3.0, 4.0, 0.0, 7.0), [(3,), (1, 2), (0, 4)]),
+        # A gradient that fits nowhere waits for forward.
+        ([(1, 2.0), (100, 0.0)], 0.0, (2.0, 3.0), [(0, 1)]),
+        # With an overhead of 0.5 s a message, the second no longer fits.
+        ([(1, 2.0), (1, 0.0), (1, 0.0)], 0.5, (2.0, 0.0, 3.5), [(1,), (0, 2)]),
+        ([(5, 1.0)], 0.0, (1.0,), [(0,)]),
+    ],
+)
+def test_starts_and_blocks_by_hand(
+    rows: list[tuple[int, float]], overhead_s: float, start_s: tuple[float, ...], blocks: list[tuple[int, ...]]
+) -> None:
+    schedule = assemble(profile(*rows), Network(1.0, overhead_s))
+    assert schedule.start_s == start_s
+    assert [block.gradients for block in schedule.blocks] == blocks
+    assert [block.in_backward for block in schedule.blocks] == [True] * (len(blocks) - 1) + [False]
 
 
 def test_waiting_time_by_hand() -> None:
@@ -57,7 +50,7 @@ def test_waiting_time_by_hand() -> None:
     assert wait_time_s(job, Network(1.0), schedule.start_s) == pytest.approx(2.0)
 
 
-def test_sending_gradient_1_whole_costs_what_the_paper_says_it_costs() -> None:
+def test_the_assembled_order_waits_less_than_arrival_order() -> None:
     job = profile((1, 2.5), (1, 0.0), (1, 0.0), (1, 0.0), forward_s=0.5)
     network = Network(1.0)
     fifo = (3.0, 0.0, 1.0, 2.0)

@@ -1,4 +1,4 @@
-"""Blocks of an engine of collectives: which size is predicted to be the best."""
+"""The search for the best blocks of an engine of collectives."""
 
 from __future__ import annotations
 
@@ -37,19 +37,16 @@ def choices(asked: Question, events: int = 1 << 40, policy: CollectivePolicy = P
     return list(search.choices)
 
 
-def test_it_is_a_policy_that_predicts() -> None:
-    assert isinstance(POLICY, ChoosingPolicy)
-
-
 def test_all_sizes_are_judged_and_the_cut_in_force() -> None:
     assert {choice.cut for choice in choices(question(1e-3))} == {
         *(Cut.uniform(size) for size in SIZES if size >= LEAST_SIZE),
         learning_cut(PROFILE.total_bytes),
     }
     assert [choice.cut for choice in choices(question(1e-3, anew=False))] == [learning_cut(PROFILE.total_bytes)]
+    assert choices(question(1e-3), events=1) == choices(question(1e-3)), "in turns"
 
 
-def test_the_more_a_message_costs_the_larger_are_blocks() -> None:
+def test_blocks_grow_with_the_cost_of_a_message() -> None:
     profile = resnet50(25_600_000, backward_s=0.6, forward_s=0.3)
 
     def best(overhead_s: float) -> int:
@@ -61,7 +58,7 @@ def test_the_more_a_message_costs_the_larger_are_blocks() -> None:
     assert sizes[0] < sizes[-1]
 
 
-def test_many_ranks_ask_for_blocks_that_no_server_would_take() -> None:
+def test_many_ranks_need_blocks_larger_than_a_server_takes() -> None:
     profile = resnet50(1_300_000_000, backward_s=0.13, forward_s=0.04)
     steps, trip_s = 2 * 63, 70e-6
     first = learning_cut(profile.total_bytes, learning_sizes(profile.total_bytes, steps * trip_s))
@@ -74,7 +71,7 @@ def test_many_ranks_ask_for_blocks_that_no_server_would_take() -> None:
 @pytest.mark.parametrize(
     ("backward_s", "rate", "most"), [(3e-3, 122e6, 2), (3e-3, 1e9, 1), (3e-3, 12.5e6, 2), (0.06, 12.5e6, 8)]
 )
-def test_a_small_job_has_few_blocks_unless_it_gains_more_by_them(backward_s: float, rate: float, most: int) -> None:
+def test_a_small_job_has_few_blocks_unless_more_are_faster(backward_s: float, rate: float, most: int) -> None:
     profile = resnet50(1_600_000, backward_s=backward_s, forward_s=backward_s / 2)
     first = learning_cut(profile.total_bytes, learning_sizes(profile.total_bytes))
     best = choices(Question(profile, Network(rate, 0.2e-3), Shape(2, 1), (first,), anew=True))[0]
@@ -83,7 +80,7 @@ def test_a_small_job_has_few_blocks_unless_it_gains_more_by_them(backward_s: flo
     assert count > 2 or most <= 2
 
 
-def test_of_those_as_good_the_largest_blocks_are_first() -> None:
+def test_equally_good_choices_list_the_largest_blocks_first() -> None:
     ranked = choices(question(0.0))
     least_s = min(choice.iteration_s for choice in ranked)
     good = [choice for choice in ranked if choice.iteration_s <= least_s * (1 + AS_GOOD)]
@@ -92,12 +89,8 @@ def test_of_those_as_good_the_largest_blocks_are_first() -> None:
     assert sizes == sorted(sizes, reverse=True)
 
 
-def test_a_search_by_turns_comes_to_the_same() -> None:
-    assert choices(question(1e-3), events=1) == choices(question(1e-3))
-
-
-def test_behind_a_barrier_it_is_another_choice_in_the_order_of_arrival() -> None:
-    """Large blocks stand in nobody's way then; only the last ones must not be waited for long."""
+def test_a_barrier_changes_the_choice_and_the_order() -> None:
+    """Large blocks then delay nothing urgent; only the last blocks must not take long."""
     policy = CollectivePolicy(ForwardOrder(), ArrivalOrder())
     profile = resnet50(25_600_000, backward_s=0.6, forward_s=0.3)
     by_barrier = {}
@@ -110,8 +103,8 @@ def test_behind_a_barrier_it_is_another_choice_in_the_order_of_arrival() -> None
     assert CollectivePolicy(ForwardOrder()).ordered(profile, None, barrier=True).push.order is not None
 
 
-def test_where_operations_are_delayed_for_long_few_blocks_are_best() -> None:
-    """As with four ranks, 5 ms each way and 1 Gbit/s: no more than eight are under way, and small ones wait in vain."""
+def test_long_delays_make_few_blocks_best() -> None:
+    """As with four ranks, 5 ms each way and 1 Gbit/s: at most eight blocks are in flight, and small ones cost more."""
     profile = resnet50(9_000_000, backward_s=0.2, forward_s=0.1)
     best = {}
     for delay_s in (0.0, 0.12):
@@ -124,7 +117,7 @@ def test_where_operations_are_delayed_for_long_few_blocks_are_best() -> None:
     assert best[0.12] > best[0.0]
 
 
-def test_what_the_job_takes_longer_than_predicted_is_put_down_to_its_messages() -> None:
+def test_unexplained_time_is_attributed_to_messages() -> None:
     profile = resnet50(25_600_000, backward_s=0.1, forward_s=0.05)
     small = Cut.uniform(128 << 10)
     asked = Question(profile, Network(125e6, 0.5e-3), Shape(4, 1), (small,), anew=True)
@@ -138,22 +131,19 @@ def test_what_the_job_takes_longer_than_predicted_is_put_down_to_its_messages() 
     assert {choice.cut: choice.iteration_s for choice in choices(none)} == before
 
 
-def test_the_plan_of_a_choice_has_its_cut_and_the_order_of_its_blocks() -> None:
+def test_a_choices_plan_has_its_cut_and_the_order_of_its_blocks() -> None:
     asked = question(1e-3)
     choice = choices(asked)[0]
+    assert isinstance(POLICY, ChoosingPolicy)
     plan = POLICY.chosen_plan(choice, asked)
-    assert plan.cut == choice.cut
-    assert plan.push.credit == choice.credit
+    assert (plan.cut, plan.push.credit) == (choice.cut, choice.credit)
     assert plan.push.order is not None
     assert list(plan.push.order.values()) == list(range(len(plan.push.order)))
-
-
-def test_a_policys_own_cut_is_not_asked_for() -> None:
-    assert CollectivePolicy(get_policy("p3")).plan(PROFILE, Network(RATE)).cut is None
+    assert CollectivePolicy(get_policy("p3")).plan(PROFILE, Network(RATE)).cut is None, "no cut of the policy's own"
 
 
 @pytest.mark.parametrize(("delay_s", "most"), [(0.0, 64), (0.002, 64), (0.04, 40), (0.08, 20), (0.12, 16), (0.4, 16)])
-def test_first_blocks_are_the_fewer_the_longer_each_is_delayed(delay_s: float, most: int) -> None:
+def test_longer_delays_make_fewer_first_blocks(delay_s: float, most: int) -> None:
     total = 9_000_000
     cut = learning_cut(total, learning_sizes(total, delay_s))
     assert len({segment.block_bytes for segment in cut.segments}) >= 2

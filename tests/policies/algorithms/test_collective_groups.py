@@ -1,4 +1,4 @@
-"""Groups as collectives: what travels as one is what the policy says, and in the order that it says."""
+"""Groups as collectives: messages are the policy's groups, in the policy's order."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ SIZES = tuple(
     for step in range(STEPS)
     for place in range(STEP)
 )
-"""Small ones around a large one in each step, that of the last but one larger than what BytePS takes."""
+"""Each step has small gradients around a large one; the last but one step's is larger than BytePS's maximum."""
 KIND = ["f"] * len(SIZES)
 
 
 def profile(sizes: Sequence[int] = SIZES, kinds: Sequence[str | None] = KIND) -> Profile:
-    """Steps 0.07 s apart; the ids are those of whole gradients."""
+    """Return a profile with steps 0.07 s apart and the ids of whole gradients."""
     rows = tuple(
         GradientProfile(f"g{place}", size, 0.07 * (STEPS - place // STEP), 0.005) for place, size in enumerate(sizes)
     )
@@ -50,7 +50,7 @@ def gradients_of(places: Sequence[int], blocks: Sequence[Block]) -> list[int]:
 
 
 def groups_of(policy: Policy) -> dict[int, list[int]]:
-    """Gradients of each group of the policy's plan."""
+    """Return the gradients of each group of the policy's plan."""
     members: dict[int, list[int]] = {}
     of_id = policy.plan(profile(), NETWORK).push.groups
     for place, id_ in enumerate(profile().gradient_ids):
@@ -80,7 +80,7 @@ def test_neighbours_are_one_block_whatever_their_size(name: str) -> None:
     assert all(len(collective) == 1 for collective in made.collectives)
 
 
-def test_what_does_not_lie_together_travels_together() -> None:
+def test_blocks_apart_can_travel_together() -> None:
     """A large gradient leaves a batch of small ones on both sides of it."""
     made, blocks = grouping(Caramel(scheduling=False))
     joined = [gradients_of(collective, blocks) for collective in made.collectives if len(collective) > 1]
@@ -104,13 +104,13 @@ def test_pace_interrupts_where_its_schedule_does() -> None:
     travel = [group_of[gradients_of(collective, blocks)[0]] for collective in made.collectives]
     assert [group for group, _ in itertools.groupby(travel)] == [number_of[transfer] for transfer in in_turn]
     assert len(in_turn) > len(groups), "nothing was interrupted"
-    # Each time that a group goes on costs another overhead, which the paper's model leaves out.
+    # Resuming a group costs another overhead, which the paper's model omits.
     more_s = NETWORK.overhead_s * (len(made.collectives) - len(groups))
     assert fusion.iteration_s <= made.iteration_s + 1e-9
     assert made.iteration_s <= fusion.iteration_s + more_s + 1e-3
 
 
-def test_a_part_of_a_group_leaves_when_all_of_it_is_there() -> None:
+def test_a_part_of_a_group_waits_for_the_whole_group() -> None:
     made, blocks = grouping(Pace())
     groups = groups_of(Pace())
     group_of = {gradient: number for number, members in groups.items() for gradient in members}
@@ -140,7 +140,7 @@ def test_a_message_has_one_kind_of_elements(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GROUPING)
-def test_a_gradient_that_never_came_travels_alone(name: str) -> None:
+def test_an_unseen_gradient_travels_alone(name: str) -> None:
     whole = profile()
     without = [place for place in range(len(SIZES)) if place not in (0, 9, len(SIZES) - 1)]
     known = Profile("some", tuple(whole.gradients[p] for p in without), tuple(whole.ids[p] for p in without))

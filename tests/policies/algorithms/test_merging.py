@@ -1,4 +1,4 @@
-"""The cut of a job whose iterations wait for all averages: the fewest blocks whose last one is back the earliest."""
+"""The cut of a job whose iterations wait for all averages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from prophet_papers.mg_wfbp import best_merge, end_s
+from prophet_papers.mg_wfbp import best_merge
 from prophet_scheduler.core.arena import profile_under
 from prophet_scheduler.core.choice import Question, Shape
 from prophet_scheduler.core.cut import (
@@ -27,6 +27,7 @@ from prophet_scheduler.policies.algorithms.chooser import SIZES
 from prophet_scheduler.policies.algorithms.collective import ArrivalOrder, CollectivePolicy, ForwardOrder
 from prophet_scheduler.policies.algorithms.merging import EXACT, LATE, fewest_groups, merged_cut
 from prophet_scheduler.policies.algorithms.sequence import iteration_s, learning_sizes, make_sequence
+from support.merges import end_s
 from support.profiles import resnet50
 
 UNIT = Network(1.0, 1.0)
@@ -34,7 +35,7 @@ UNIT = Network(1.0, 1.0)
 
 
 def groups_of(firsts: Sequence[int], count: int) -> list[list[int]]:
-    """As mg_wfbp.py has them: in order of leaving, each as positions in order of generation."""
+    """Return groups as in mg_wfbp.py: in sending order, each as positions in order of generation."""
     pairs = list(itertools.pairwise([*firsts, count]))
     return [list(reversed(range(start, stop))) for start, stop in reversed(pairs)]
 
@@ -45,7 +46,7 @@ def all_firsts(count: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_no_merging_ends_earlier_and_none_that_ends_as_early_has_fewer_messages(seed: int) -> None:
+def test_no_merging_ends_earlier_or_as_early_with_fewer_messages(seed: int) -> None:
     chance = random.Random(seed)
     count = chance.randint(1, 7)
     ready_s = sorted((chance.uniform(0.0, 20.0) for _ in range(count)), reverse=True)
@@ -58,7 +59,7 @@ def test_no_merging_ends_earlier_and_none_that_ends_as_early_has_fewer_messages(
     assert len(firsts) == min(len(each) for each, took_s in ends.items() if took_s <= ends[tuple(firsts)])
 
 
-def test_what_a_message_costs_besides_makes_messages_fewer() -> None:
+def test_an_extra_cost_of_messages_makes_them_fewer() -> None:
     ready_s, sizes = [9.0, 6.0, 3.0, 0.0], [1, 1, 1, 1]
     assert fewest_groups(ready_s, sizes, Network(1.0, 0.1)) == [0, 1, 3], "the second and the third are back in time"
     slow = Network(0.1, 0.1)
@@ -76,7 +77,7 @@ def predicted_s(cut: Cut, profile: Profile, network: Network) -> float:
 
 @pytest.mark.parametrize("rate", [15e6, 31.25e6, 125e6, 312.5e6])
 @pytest.mark.parametrize("overhead_s", [0.2e-3, 2e-3])
-def test_it_is_as_good_as_the_best_size_and_has_few_blocks(rate: float, overhead_s: float) -> None:
+def test_the_cut_is_as_good_as_the_best_uniform_one_with_few_blocks(rate: float, overhead_s: float) -> None:
     network = Network(rate, overhead_s)
     cut = merged_cut(PROFILE, network)
     by_size = {Cut.uniform(size): predicted_s(Cut.uniform(size), PROFILE, network) for size in SIZES}
@@ -85,8 +86,8 @@ def test_it_is_as_good_as_the_best_size_and_has_few_blocks(rate: float, overhead
     assert len(profile_under(PROFILE, cut).gradients) <= 16
 
 
-def test_the_wire_has_something_to_do_from_the_first_gradient_on() -> None:
-    """Even if backward is late by as much as is reckoned with."""
+def test_the_wire_is_busy_from_the_first_gradient_on() -> None:
+    """This holds even if backward is late by the expected share."""
     network = Network(31.25e6, 0.2e-3)
     cut = merged_cut(PROFILE, network)
     slower = replace(
@@ -100,8 +101,8 @@ def test_the_wire_has_something_to_do_from_the_first_gradient_on() -> None:
         assert predicted_s(cut, profile, network) <= (first_s + carried_s + profile.forward_s) * 1.005
 
 
-def test_it_is_made_of_what_was_learned_of_other_blocks_and_in_any_order() -> None:
-    """Two blocks that came at nearly the same moment may be learned the wrong way round."""
+def test_the_cut_follows_from_a_profile_of_other_blocks_in_any_order() -> None:
+    """Two blocks generated at nearly the same time may be learned in the wrong order."""
     network = Network(31.25e6, 0.2e-3)
     total = PROFILE.total_bytes
     blocks = profile_under(PROFILE, learning_cut(total, learning_sizes(total)))
@@ -117,14 +118,14 @@ def test_it_is_made_of_what_was_learned_of_other_blocks_and_in_any_order() -> No
     assert sum(block.size_bytes for block in blocks_of([total], [0], cut)) == total
 
 
-def test_where_nothing_is_gained_by_a_second_message_there_is_none() -> None:
+def test_no_second_message_without_a_gain() -> None:
     small = resnet50(2_000_000, backward_s=0.3, forward_s=0.3)
     assert len(profile_under(small, merged_cut(small, Network(1e12, 1.0))).gradients) == 1
     tiny = Profile("learned", (GradientProfile("a", 8200, 0.2), GradientProfile("b", 100, 0.1)), (0, 3))
     assert len(merged_cut(tiny, Network(1e4, 1e-4)).segments) == 1, "nothing can begin within the last bytes"
 
 
-def test_no_crumbs_are_left_where_gradients_begin_between_the_units_of_a_cut() -> None:
+def test_no_block_is_tiny() -> None:
     network = Network(31.25e6, 0.2e-3)
     sizes = [gradient.size_bytes for gradient in PROFILE.gradients]
     cut = merged_cut(PROFILE, network)
@@ -132,13 +133,13 @@ def test_no_crumbs_are_left_where_gradients_begin_between_the_units_of_a_cut() -
     assert min(block.size_bytes for block in blocks) > 0.01 * sum(sizes)
 
 
-def test_there_are_no_more_segments_than_can_be_agreed_on() -> None:
+def test_the_number_of_segments_is_limited() -> None:
     rows = [GradientProfile(str(place), 4096, 1000.0 - place) for place in range(900)]
     cut = merged_cut(Profile("learned", tuple(rows), tuple(range(900))), Network(4096.0 / (1 + LATE), 1e-9))
     assert 100 < len(cut.segments) <= MOST_SEGMENTS
 
 
-def test_where_iterations_wait_for_all_it_is_what_is_tried() -> None:
+def test_the_merged_cut_is_tried_behind_a_barrier() -> None:
     network = Network(31.25e6, 0.2e-3)
     cuts = {}
     for barrier in (False, True):

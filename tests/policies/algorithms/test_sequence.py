@@ -1,4 +1,4 @@
-"""Tests of the order for all ranks: examples by hand, and what holds for any profile."""
+"""The order for all ranks: examples by hand, and properties for any profile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from prophet_scheduler.policies import get_policy
 from prophet_scheduler.policies.algorithms.collective import ArrivalOrder, ForwardOrder
 from prophet_scheduler.policies.algorithms.sequence import (
     IssueOrder,
-    backward_order,
     iteration_s,
     make_sequence,
     operations_at_once,
@@ -55,62 +54,48 @@ def plan_of(policy: str, of: Profile, network: Network) -> Plan:
     return ForwardOrder().plan(of, network) if policy == "prophet" else get_policy(policy).plan(of, network)
 
 
-def test_what_forward_needs_first_goes_before_what_waits() -> None:
-    job = profile((1, 0.25), (1, 0.15), (2, 0.1), (2, 0.0))
-    sequence = make_sequence(job, NETWORK, plan_of("prophet", job, NETWORK))
-    # The last one is under way until 0.2; of those waiting then, 1 goes before 2; when 1 ends, 0 is there.
-    assert sequence.order == (3, 1, 0, 2)
-    assert sequence.ends_s == pytest.approx((0.4, 0.3, 0.6, 0.2))
+STEPS = [(1, 0.25), (1, 0.15), (2, 0.1), (2, 0.0)]
 
 
-def test_arrival_order_is_that_of_generation() -> None:
-    job = profile((1, 0.25), (1, 0.15), (2, 0.1), (2, 0.0))
-    sequence = make_sequence(job, NETWORK, plan_of("fifo", job, NETWORK))
-    assert sequence.order == (3, 2, 1, 0)
-    assert sequence.ends_s == pytest.approx((0.6, 0.5, 0.4, 0.2))
+@pytest.mark.parametrize(
+    ("policy", "rows", "overhead_s", "order", "ends_s"),
+    [
+        # Gradient 3 is on the wire until 0.2; then 1 goes before 2; when 1 ends, 0 is ready.
+        ("prophet", STEPS, 0.0, (3, 1, 0, 2), (0.4, 0.3, 0.6, 0.2)),
+        ("fifo", STEPS, 0.0, (3, 2, 1, 0), (0.6, 0.5, 0.4, 0.2)),
+        # A transfer is not interrupted.
+        ("prophet", [(1, 0.01), (10, 0.0)], 0.0, (1, 0), (1.1, 1.0)),
+        # The wire idles until something is ready.
+        ("prophet", [(1, 1.0), (1, 0.0)], 0.0, (1, 0), (1.1, 0.1)),
+        ("prophet", [(1, 0.0), (1, 0.0)], 0.05, (0, 1), (0.15, 0.3)),
+    ],
+)
+def test_order_and_ends_by_hand(
+    policy: str,
+    rows: list[tuple[float, float]],
+    overhead_s: float,
+    order: tuple[int, ...],
+    ends_s: tuple[float, ...],
+) -> None:
+    job, network = profile(*rows), Network(10e6, overhead_s)
+    sequence = make_sequence(job, network, plan_of(policy, job, network))
+    assert sequence.order == order
+    assert sequence.ends_s == pytest.approx(ends_s)
 
 
-def test_a_transfer_under_way_is_not_interrupted() -> None:
-    job = profile((1, 0.01), (10, 0.0))
-    assert make_sequence(job, NETWORK, plan_of("prophet", job, NETWORK)).order == (1, 0)
+@pytest.mark.parametrize(
+    ("ends_s", "layer_by_layer", "behind_a_barrier"),
+    [((0.3, 0.1), 0.5, 0.5), ((0.3, 0.9), 1.0, 1.1), ((0.1, 0.1), 0.4, 0.4)],
+)
+def test_iteration_ends_by_hand(ends_s: tuple[float, ...], layer_by_layer: float, behind_a_barrier: float) -> None:
+    job, sequence = profile((1, 0.2), (1, 0.0)), IssueOrder((0, 1), ends_s)
+    assert iteration_s(job, sequence) == pytest.approx(layer_by_layer)
+    assert iteration_s(job, sequence, barrier=True) == pytest.approx(behind_a_barrier)
 
 
-def test_the_wire_idles_until_something_is_there() -> None:
-    job = profile((1, 1.0), (1, 0.0))
-    assert make_sequence(job, NETWORK, plan_of("prophet", job, NETWORK)).ends_s == pytest.approx((1.1, 0.1))
-
-
-def test_a_message_costs_its_overhead() -> None:
+def test_gradients_held_back_forever_are_an_error() -> None:
     job = profile((1, 0.0), (1, 0.0))
-    slow = Network(10e6, overhead_s=0.05)
-    assert make_sequence(job, slow, plan_of("prophet", job, slow)).ends_s == pytest.approx((0.15, 0.3))
-
-
-def test_an_iteration_ends_when_forward_has_had_all() -> None:
-    job = profile((1, 0.2), (1, 0.0))
-    assert iteration_s(job, IssueOrder((0, 1), (0.3, 0.1))) == pytest.approx(0.5)
-    assert iteration_s(job, IssueOrder((0, 1), (0.3, 0.9))) == pytest.approx(1.0)
-    assert iteration_s(job, IssueOrder((0, 1), (0.1, 0.1))) == pytest.approx(0.4), "backward takes its time"
-
-
-def test_behind_a_barrier_forward_begins_when_the_last_is_back() -> None:
-    job = profile((1, 0.2), (1, 0.0))
-    assert iteration_s(job, IssueOrder((0, 1), (0.3, 0.9)), barrier=True) == pytest.approx(1.1)
-    assert iteration_s(job, IssueOrder((0, 1), (0.1, 0.1)), barrier=True) == pytest.approx(0.4)
-
-
-def test_another_order_comes_to_what_it_must() -> None:
-    job = profile((1, 0.25), (1, 0.15), (2, 0.1), (2, 0.0))
-    assert play_sequence(job, NETWORK, (0, 1, 2, 3)).ends_s == pytest.approx((0.35, 0.45, 0.65, 0.85))
-
-
-def test_nothing_is_known_yet() -> None:
-    assert backward_order(4) == (3, 2, 1, 0)
-
-
-def test_gradients_that_are_held_for_ever_are_an_error() -> None:
-    job = profile((1, 0.0), (1, 0.0))
-    # A group of gradients, of which one never comes.
+    # One gradient of the group never comes.
     held = Plan(push=QueuePlan(groups=dict.fromkeys(range(3), 0)), size_bytes=dict.fromkeys(range(3), MB))
     with pytest.raises(ValueError, match="holds back"):
         make_sequence(job, NETWORK, held)
@@ -118,7 +103,7 @@ def test_gradients_that_are_held_for_ever_are_an_error() -> None:
 
 @given(job=PROFILES, network=NETWORKS, policy=st.sampled_from(POLICIES))
 @settings(deadline=None)
-def test_every_block_is_issued_once_and_none_before_it_is_there(job: Profile, network: Network, policy: str) -> None:
+def test_every_block_is_issued_once_and_not_before_it_is_ready(job: Profile, network: Network, policy: str) -> None:
     sequence = make_sequence(job, network, plan_of(policy, job, network))
     assert sorted(sequence.order) == list(range(len(job.gradients)))
     for gradient, end_s in zip(job.gradients, sequence.ends_s, strict=True):
@@ -137,9 +122,7 @@ def test_no_sequence_beats_the_bound(job: Profile, network: Network, policy: str
 
 @given(job=PROFILES, network=NETWORKS, data=st.data())
 @settings(deadline=None)
-def test_behind_a_barrier_no_order_is_better_than_that_of_arrival(
-    job: Profile, network: Network, data: st.DataObject
-) -> None:
+def test_behind_a_barrier_no_order_beats_arrival_order(job: Profile, network: Network, data: st.DataObject) -> None:
     arrival = make_sequence(job, network, ArrivalOrder().plan(job, network))
     order = data.draw(st.permutations(range(len(job.gradients))))
     other_s = iteration_s(job, play_sequence(job, network, order), barrier=True)
@@ -148,10 +131,10 @@ def test_behind_a_barrier_no_order_is_better_than_that_of_arrival(
 
 @given(job=PROFILES, network=NETWORKS)
 @settings(deadline=None)
-def test_forward_order_is_never_worse_by_more_than_what_it_cannot_interrupt(job: Profile, network: Network) -> None:
+def test_forward_order_is_at_most_one_block_worse_than_preemption(job: Profile, network: Network) -> None:
     forward = iteration_s(job, make_sequence(job, network, plan_of("prophet", job, network)))
     longest_s = max(network.transfer_s(gradient.size_bytes) for gradient in job.gradients)
-    # The same iteration with overheads and preemption, and one block that is under way when something urgent comes.
+    # The same iteration with overheads and preemption, and one block in flight when something urgent comes.
     rows = tuple(
         GradientProfile(
             g.name, g.size_bytes + int(network.overhead_s * network.bandwidth) + 1, g.generation_s, g.forward_s
@@ -162,7 +145,7 @@ def test_forward_order_is_never_worse_by_more_than_what_it_cannot_interrupt(job:
     assert forward <= best + longest_s + 1e-6
 
 
-def test_the_delay_counts_where_the_wire_was_idle() -> None:
+def test_the_delay_counts_only_after_idleness() -> None:
     job = profile((1, 0.5), (1, 0.5), (1, 0.0))
     slow = Network(10e6, 0.0, 0.2)
     assert play_sequence(job, slow, (2, 0, 1)).ends_s == pytest.approx((0.8, 0.9, 0.3))
@@ -172,7 +155,7 @@ def test_the_delay_counts_where_the_wire_was_idle() -> None:
 
 @given(job=PROFILES, policy=st.sampled_from(POLICIES), delay_s=st.floats(0.0, 0.3), overhead_s=st.floats(0.0, 0.01))
 @settings(deadline=None)
-def test_what_is_made_is_what_it_comes_to_however_long_the_delay(
+def test_sequences_equal_the_plain_model_for_any_delay(
     job: Profile, policy: str, delay_s: float, overhead_s: float
 ) -> None:
     network = Network(1e8, overhead_s, delay_s)
@@ -184,7 +167,7 @@ def test_what_is_made_is_what_it_comes_to_however_long_the_delay(
 
 @given(job=PROFILES, network=NETWORKS, delay_s=st.floats(0.0, 0.3), data=st.data())
 @settings(deadline=None)
-def test_any_order_takes_as_long_as_by_the_plain_model(
+def test_playing_an_order_equals_the_plain_model(
     job: Profile, network: Network, delay_s: float, data: st.DataObject
 ) -> None:
     far = Network(network.bandwidth, network.overhead_s, delay_s)
@@ -192,8 +175,8 @@ def test_any_order_takes_as_long_as_by_the_plain_model(
     assert play_sequence(job, far, order).ends_s == pytest.approx(played(job, far, order).ends_s)
 
 
-def test_where_the_delay_is_long_blocks_cost_their_share_of_it() -> None:
-    """Eight blocks are under way at once, each delayed by 0.16 s: 64 take eight times as long, whatever their size."""
+def test_blocks_cost_their_share_of_a_long_delay() -> None:
+    """Eight blocks are in flight at once, each delayed by 0.16 s: 64 take eight times as long, whatever their size."""
     slow = Network(1e9, 0.2e-3, 0.16)
     small = Profile("small", tuple(GradientProfile("g", MB // 8, 0.0) for _ in range(64)))
     large = Profile("large", tuple(GradientProfile("g", MB, 0.0) for _ in range(8)))
@@ -203,5 +186,5 @@ def test_where_the_delay_is_long_blocks_cost_their_share_of_it() -> None:
 
 
 @pytest.mark.parametrize(("delay_s", "expected"), [(0.0, 3), (0.11, 3), (0.21, 4), (0.45, 7), (9.0, 8)])
-def test_as_many_are_under_way_as_keep_the_wire_busy(delay_s: float, expected: int) -> None:
+def test_enough_operations_are_in_flight_to_keep_the_wire_busy(delay_s: float, expected: int) -> None:
     assert operations_at_once(Network(10_000.0, 0.0, delay_s), 1000, 8) == expected

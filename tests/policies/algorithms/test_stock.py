@@ -20,7 +20,7 @@ def profile(*rows: tuple[int, float], forward_s: float = 0.1) -> Profile:
     return profile_of(*((size, generated_s, each) for size, generated_s in rows))
 
 
-def test_bytes_go_in_the_order_in_which_they_come_and_forward_waits_for_all() -> None:
+def test_gradients_go_in_order_of_arrival_and_forward_waits_for_all() -> None:
     # 2 MB at 0.1 s and 1 MB at 0.2 s: the wire has the first until 0.3 s, the second until 0.4 s.
     job = profile((1 * MB, 0.2), (2 * MB, 0.1))
     assert stock_iteration_s(job, LINK, ranks=2) == pytest.approx(0.4 + 0.1)
@@ -28,18 +28,18 @@ def test_bytes_go_in_the_order_in_which_they_come_and_forward_waits_for_all() ->
     assert stock_iteration_s(job, LINK, ranks=None) == pytest.approx(0.4 + 0.3 + 0.1, rel=1e-3)
 
 
-def test_a_fast_wire_hides_behind_computing() -> None:
+def test_a_fast_wire_adds_no_time() -> None:
     job = profile((1000, 0.5), (1000, 0.1))
     assert stock_iteration_s(job, Network(1e12), ranks=2) == pytest.approx(0.6)
 
 
-def test_a_bucket_is_there_with_its_last_gradient() -> None:
+def test_a_bucket_waits_for_its_last_gradient() -> None:
     # After the first bucket's mebibyte all is one bucket, which waits for the last gradient.
     job = profile((2 * MB, 0.3), (2 * MB, 0.2), (2 * MB, 0.1))
     assert stock_iteration_s(job, LINK, ranks=2) == pytest.approx(0.3 + 0.4 + 0.1)
 
 
-def test_real_times_are_near() -> None:
+def test_predictions_are_near_measured_times() -> None:
     # docs/results/allreduce.md: DDP as it comes, 25.6 MB, 0.6 + 0.3 s at 250 Mbit/s, took 1.669 s.
     job = resnet50(25_600_000, backward_s=0.6, forward_s=0.3)
     assert stock_iteration_s(job, Network(31.25e6, 1e-3), ranks=2) == pytest.approx(1.669, rel=0.05)

@@ -52,17 +52,10 @@ def _environment(node: str, network: RunNetwork) -> dict[str, str]:
         settings.NODE: node,
     }
     if role_of(node) == "scheduler":
-        env[settings.LAB_RATES] = _rates(network)
+        # Options of the coordinator: the NICs' rates, a worker's until its pushes show another.
+        rates = {"--server-rate": network.rates.get("server0"), "--rate": network.rates.get("worker0")}
+        env[settings.LAB_RATES] = " ".join(f"{option} {format_rate(rate)}" for option, rate in rates.items() if rate)
     return env
-
-
-def _rates(network: RunNetwork) -> str:
-    """Return options with the NICs' initial rates, which hold until workers report theirs."""
-    options = []
-    for option, node in (("--server-rate", "server0"), ("--rate", "worker0")):
-        if (rate := network.rates.get(node)) is not None:
-            options += [option, format_rate(rate)]
-    return " ".join(options)
 
 
 ENGINE = EngineSpec(
@@ -88,9 +81,7 @@ ENGINE = EngineSpec(
 
 
 def command(environ: Mapping[str, str]) -> list[str]:
-    """Return the command `prophet coordinate` with the experiment's settings: options for NICs, the delay bound in
-    versions, and the longest time to gather updates, such as 50ms.
-    """
+    """Return the command `prophet coordinate` with the experiment's settings."""
     argv = [sys.executable, "-m", "prophet_scheduler.cli.main", "coordinate"]
     argv += ["--listen", environ[settings.COORDINATOR], "--token-file", environ[settings.COORDINATOR_TOKEN_FILE]]
     argv += environ.get(settings.LAB_RATES, "").split()

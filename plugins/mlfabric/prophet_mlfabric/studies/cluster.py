@@ -20,8 +20,7 @@ from typing import Any
 from prophet_mlfabric.ordering import Update
 from prophet_mlfabric.studies.agenda import Agenda
 from prophet_mlfabric.studies.settings import Computations, Rates, Setting
-from prophet_mlfabric.studies.sharing import Shared
-from prophet_mlfabric.studies.transports import Carrier, Ring, Scheduled, Tree
+from prophet_mlfabric.studies.transports import Carrier, Ring, Scheduled, Shared, Tree
 
 HORIZON_S = 3600.0
 """Virtual seconds after which a job is stopped if nothing else stops it."""
@@ -123,7 +122,7 @@ def run(
     `rates` are drawn if they are not given.
     """
     known = Rates.draw(setting, horizon_s) if rates is None else rates
-    return StudiedCluster(setting, method, learner or Trainee(), known, stop, iterations).run(horizon_s)
+    return StudiedCluster(setting, method, known, learner, stop, iterations).run(horizon_s)
 
 
 class StudiedCluster:
@@ -133,12 +132,12 @@ class StudiedCluster:
         self,
         setting: Setting,
         method: Method,
-        learner: Trainee,
         rates: Rates,
-        stop: Callable[[], bool],
-        iterations: int | None,
+        learner: Trainee | None = None,
+        stop: Callable[[], bool] = lambda: False,
+        iterations: int | None = None,
     ) -> None:
-        self.setting, self.method, self.learner = setting, method, learner
+        self.setting, self.method, self.learner = setting, method, learner or Trainee()
         self.record = Record()
         self.now_s = 0.0
         self.version = 0

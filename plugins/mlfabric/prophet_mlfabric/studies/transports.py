@@ -1,15 +1,22 @@
 """Transports of updates to the server and of models back: MLfabric's, and those it is compared with.
 
 Rule of this file: what is sent when, over which links. The cluster decides who computes, and applies updates.
+
+`Scheduled` is MLfabric. `Shared` has no scheduler (figure 1a): rates are max-min fair. All flows' rates grow together
+until a link is full; its flows stop there and the others grow on. `Ring` and `Tree` are all-reduces.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from prophet_mlfabric.aggregation import distribute
 from prophet_mlfabric.network import NetworkState, Node, bytes_after, end_of
@@ -19,6 +26,9 @@ from prophet_mlfabric.studies.settings import Rates
 
 if TYPE_CHECKING:
     from prophet_mlfabric.studies.cluster import StudiedCluster
+
+ROUNDING_S = 1e-9
+"""A flow has ended if its remaining bytes take less than this, in seconds at its rate."""
 
 
 class Carrier(Protocol):
@@ -158,23 +168,23 @@ class Scheduled:
         for transfer in schedule.transfers:
             self._wire.send(transfer, now)
         if self._scheduler.replica is not None:
-            for arrival in schedule.commits:
-                self._copies.update({update.id: cluster.payload(update) for update in arrival.transfer.updates})
+            for commit in schedule.commits:
+                self._copies.update({update.id: cluster.payload(update) for update in commit.updates})
         cluster.record.sent_to_server += len(schedule.commits)
         cluster.record.sent_to_replica += len(schedule.copies)
         # Server and replica each wait for their own earlier updates and the other's position; one can always proceed.
         commits, copies = list(schedule.commits), list(schedule.copies)
         server, replica = self._server_at, self._replica_at
         while commits or copies:
-            commit = bool(commits) and commits[0].needs < len(replica)
-            own, other, arrival = (server, replica, commits.pop(0)) if commit else (replica, server, copies.pop(0))
-            updates = arrival.transfer.updates
-            time_s = max(arrival.transfer.end_s, own[-1], other[arrival.needs], now)
-            own += [time_s] * len(updates)
-            if commit:
-                cluster.agenda.at(time_s, partial(cluster.applied, updates))
+            commits_next = bool(commits) and commits[0].needs < len(replica)
+            own, other, last = (server, replica, commits.pop(0)) if commits_next else (replica, server, copies.pop(0))
+            time_s = max(last.end_s, own[-1], other[last.needs], now)
+            own += [time_s] * len(last.updates)
+            if commits_next:
+                cluster.agenda.at(time_s, partial(cluster.applied, last.updates))
             else:
-                cluster.agenda.at(time_s, partial(cluster.copied, [self._copies.pop(update.id) for update in updates]))
+                values = [self._copies.pop(update.id) for update in last.updates]
+                cluster.agenda.at(time_s, partial(cluster.copied, values))
 
     def _distribute(self, workers: list[int], network: NetworkState) -> None:
         cluster, now, setting = self._cluster, self._cluster.now_s, self._cluster.setting
@@ -186,13 +196,91 @@ class Scheduled:
         sent: list[PlannedTransfer] = []
         for hop in hops:
             after = () if hop.after is None else (sent[hop.after],)
-            sent.append(self._wire.send(_message(hop.source, hop.destination, setting.model_bytes, after), now))
+            transfer = PlannedTransfer(hop.source, hop.destination, setting.model_bytes, after=after)
+            sent.append(self._wire.send(transfer, now))
             if hop.reader is not None:
                 cluster.agenda.at(sent[-1].end_s, partial(cluster.has_model, workers[hop.reader], model, version))
 
 
-def _message(source: int, destination: int, size_bytes: float, after: Sequence[PlannedTransfer]) -> PlannedTransfer:
-    return PlannedTransfer(source, destination, size_bytes, (), tuple(after))
+def fair_rates(paths: NDArray[np.intp], capacities: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return max-min fair rates (bytes per second). `paths`: shape (flows, links of a flow); `capacities`: by link."""
+    rates = np.full(len(paths), np.inf)
+    left, open_flows = capacities.astype(float), np.ones(len(paths), bool)
+    while open_flows.any():
+        users = np.bincount(paths[open_flows].ravel(), minlength=len(left))
+        share = np.where(users > 0, left / np.maximum(users, 1), np.inf)
+        level = share.min()
+        full = open_flows & (share[paths] <= level * (1 + 1e-12)).any(axis=1)
+        rates[full] = level
+        left -= level * np.bincount(paths[full].ravel(), minlength=len(left))
+        left = np.maximum(left, 0.0)
+        open_flows &= ~full
+    return rates
+
+
+@dataclass(eq=False)
+class SharedFlow:
+    """A transfer: uplink and downlink as indices, bytes left, what to do at its end, and its rate."""
+
+    path: tuple[int, int]
+    left: float
+    then: Callable[[], None]
+    rate: float = 0.0
+
+
+class Shared:
+    """A parameter server: updates are applied in order of arrival, and models are sent at once."""
+
+    def __init__(self, cluster: StudiedCluster, rates: Rates) -> None:
+        self._cluster, self._rates = cluster, rates
+        self._nodes = cluster.setting.machines + 2
+        self._flows: list[SharedFlow] = []
+        self._now_s = 0.0
+        self._generation = 0
+        for change in rates.changes():
+            cluster.agenda.at(change, self._share)
+
+    def push(self, worker: int, update: Update) -> None:
+        self._cluster.record.sent_to_server += 1
+        self._start(update.node, self._cluster.setting.server, partial(self._cluster.applied, [update]))
+
+    def pull(self, worker: int) -> None:
+        cluster, setting = self._cluster, self._cluster.setting
+        model = cluster.learner.read()
+        then = partial(cluster.has_model, worker, model, cluster.version)
+        self._start(setting.server, setting.machine_of(worker), then)
+
+    def _start(self, source: Node, destination: Node, then: Callable[[], None]) -> None:
+        self._advance()
+        self._flows.append(SharedFlow((source, self._nodes + destination), self._cluster.setting.model_bytes, then))
+        self._share()
+
+    def _advance(self) -> None:
+        for flow in self._flows:
+            flow.left -= flow.rate * (self._cluster.now_s - self._now_s)
+        self._now_s = self._cluster.now_s
+
+    def _share(self) -> None:
+        """Compute all rates from now on, and the next end."""
+        self._advance()
+        up, down = self._rates.at(self._now_s)
+        paths = np.array([flow.path for flow in self._flows], np.intp).reshape(-1, 2)
+        for flow, rate in zip(self._flows, fair_rates(paths, np.array([*up, *down])).tolist(), strict=True):
+            flow.rate = rate
+        self._generation += 1
+        if self._flows:
+            end_s = self._now_s + min(flow.left / flow.rate for flow in self._flows)
+            self._cluster.agenda.at(end_s, partial(self._ended, self._generation))
+
+    def _ended(self, generation: int) -> None:
+        if generation != self._generation:
+            return
+        self._advance()
+        ended = [flow for flow in self._flows if flow.left <= flow.rate * ROUNDING_S]
+        self._flows = [flow for flow in self._flows if flow not in ended]
+        self._share()
+        for flow in ended:
+            flow.then()
 
 
 class _AllReduce:
@@ -260,12 +348,16 @@ class Tree(_AllReduce):
     def end_s(self, ready_s: Sequence[float]) -> float:
         setting, now = self._cluster.setting, self._cluster.now_s
         self._wire.believed(now)
-        size = setting.model_bytes
-        up: dict[int, list[PlannedTransfer]] = {}
+
+        def send(source: Node, destination: Node, after: Sequence[PlannedTransfer]) -> PlannedTransfer:
+            return self._wire.send(PlannedTransfer(source, destination, setting.model_bytes, after=tuple(after)), now)
+
+        up: defaultdict[Node, list[PlannedTransfer]] = defaultdict(list)
         for node in range(setting.machines - 1, 0, -1):
             parent = (node - 1) // 2
-            up.setdefault(parent, []).append(self._wire.send(_message(node, parent, size, up.get(node, ())), now))
-        down: dict[int, list[PlannedTransfer]] = {0: up.get(0, [])}
+            up[parent].append(send(node, parent, up[node]))
+        down: dict[Node, list[PlannedTransfer]] = {0: up[0]}
         for node in range(1, setting.machines):
-            down[node] = [self._wire.send(_message((node - 1) // 2, node, size, down[(node - 1) // 2]), now)]
-        return max((message.end_s for sent in down.values() for message in sent), default=now)
+            parent = (node - 1) // 2
+            down[node] = [send(parent, node, down[parent])]
+        return max((transfer.end_s for sent in down.values() for transfer in sent), default=now)

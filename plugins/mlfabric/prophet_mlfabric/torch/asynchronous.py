@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 
-from prophet_mlfabric.torch.weight_blocks import WeightBlocks, behind, counts_of, has_begun, updates_before, version_of
+from prophet_mlfabric.torch.weight_blocks import WeightBlocks, behind, counts_of, updates_before
 from prophet_scheduler.frontends.notices import warn_once
 
 if TYPE_CHECKING:  # a job without a coordinator loads none of it
@@ -54,39 +54,6 @@ class UpdateWire(Protocol):
         """Pull the first block until `there()` is True; `who` names the worker that makes it so."""
 
 
-class WholePulls:
-    """Reader of whole versions of the model from a wire. Each block ends with `counted` counts."""
-
-    def __init__(self, wire: UpdateWire, counted: int, sleep: Callable[[float], None]) -> None:
-        self._wire, self._counted, self._sleep = wire, counted, sleep
-
-    def read(self, blocks: Sequence[torch.Tensor], places: Sequence[int]) -> None:
-        """Read the blocks at these places, whatever they contain."""
-        for place in places:
-            blocks[place].zero_()  # if a pull also pushes, it adds zeros
-        self._wire.pull([blocks[place] for place in places], places)
-
-    def begun(self, blocks: Sequence[torch.Tensor]) -> None:
-        """Read all blocks once the server has the root's first weights."""
-        root = "worker 0, which has the first weights,"
-        self._wire.pull_until(blocks[0], lambda: has_begun(counts_of(blocks[0], self._counted)), root, self._sleep)
-        self.whole(blocks)
-
-    def whole(self, blocks: Sequence[torch.Tensor]) -> None:
-        """Read all blocks, then again those that lack an update that another has."""
-        self.read(blocks, range(len(blocks)))
-        waited_s, wait_s = 0.0, RETRY_S
-        while late := behind([counts_of(block, self._counted) for block in blocks]):
-            # Only waits count: a process that was suspended meanwhile has not retried often enough to give up.
-            if waited_s >= PATIENCE_S:
-                warn_once("blocks of the model have had different updates for 10 s; they are used as they are")
-                break
-            self._sleep(wait_s)
-            waited_s += wait_s
-            wait_s = min(2 * wait_s, MOST_RETRY_S)
-            self.read(blocks, late)
-
-
 @dataclass
 class Tally:
     """Totals of a worker's rounds; delays are Eq. 9's."""
@@ -114,8 +81,7 @@ class AsynchronousRounds:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.blocks, self.wire, self.worker = blocks, wire, worker
-        self.pulls = WholePulls(wire, blocks.counted, sleep)
-        self._coordinator = coordinator
+        self._sleep, self._coordinator = sleep, coordinator
         if coordinator is not None:
             coordinator.on_delay = self._note
         self.version = self.delay = self.own_updates = self.resumed = 0
@@ -130,7 +96,9 @@ class AsynchronousRounds:
         if self.worker == 0:
             self.blocks.hold_weights(before)
             self.wire.push(blocks)
-        self.pulls.begun(blocks)
+        root = "worker 0, which has the first weights,"
+        self.wire.pull_until(blocks[0], lambda: self.blocks.counts(0)[-1] > 0, root, self._sleep)
+        self.read_whole(blocks)
         self._take()
         self.resumed = updates_before(self.blocks.counts(0))
 
@@ -152,11 +120,30 @@ class AsynchronousRounds:
             self.tally.dropped += 1
         if goes and permission is not None:
             self._with_coordinator(lambda it: it.done(permission))
-        self.pulls.whole(blocks.blocks)
+        self.read_whole(blocks.blocks)
         self._take()
         if goes and not counted:
             self.delay = max(1, self.version - before)  # an upper bound, since nobody counted
         return goes
+
+    def read_whole(self, blocks: Sequence[torch.Tensor]) -> None:
+        """Read one version of the model into `blocks`: all of them, then again those that lack an update of another."""
+        late: Sequence[int] = range(len(blocks))
+        waited_s, wait_s = 0.0, RETRY_S
+        while True:
+            for place in late:
+                blocks[place].zero_()  # if a pull also pushes, it adds zeros
+            self.wire.pull([blocks[place] for place in late], late)
+            late = behind([counts_of(block, self.blocks.counted) for block in blocks])
+            if not late:
+                return
+            # Only waits count: a process that was suspended meanwhile has not retried often enough to give up.
+            if waited_s >= PATIENCE_S:
+                warn_once("blocks of the model have had different updates for 10 s; they are used as they are")
+                return
+            self._sleep(wait_s)
+            waited_s += wait_s
+            wait_s = min(2 * wait_s, MOST_RETRY_S)
 
     def _with_coordinator(self, act: Callable[[CoordinatorClient], T]) -> T | None:
         """Return the result of `act` on the coordinator; None without one or if it fails, which stops no job."""
@@ -177,4 +164,4 @@ class AsynchronousRounds:
 
     def _take(self) -> None:
         counts = self.blocks.take()
-        self.version, self.own_updates = version_of(counts), counts[self.worker]
+        self.version, self.own_updates = sum(counts[:-1]), counts[self.worker]

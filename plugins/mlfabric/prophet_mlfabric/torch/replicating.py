@@ -40,8 +40,7 @@ class ReplicatingWorker:
     def __init__(
         self, rounds: AsynchronousRounds, names: Sequence[str], coordinator: CoordinatorClient, file: Path
     ) -> None:
-        self._blocks, self._pulls = rounds.blocks, rounds.pulls
-        self._names, self._file, self._coordinator = list(names), file, coordinator
+        self._rounds, self._names, self._file, self._coordinator = rounds, names, file, coordinator
         self._orders: queue.SimpleQueue[Copy | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="prophet-replica", daemon=True)
         self._thread.start()
@@ -65,13 +64,14 @@ class ReplicatingWorker:
             self._coordinator.copied(order.number, reason)
 
     def _copy(self, bound: float) -> None:
-        memory = torch.zeros_like(self._blocks.memory)
-        blocks = self._blocks.views(memory)
-        self._pulls.whole(blocks)
-        counts = [counts_of(block, self._blocks.counted) for block in blocks]
+        layout = self._rounds.blocks
+        memory = torch.zeros_like(layout.memory)
+        blocks = layout.views(memory)
+        self._rounds.read_whole(blocks)
+        counts = [counts_of(block, layout.counted) for block in blocks]
         if behind(counts):
             raise UserError("blocks of the model have had different updates")
-        arrays = [part.numpy() for part in self._blocks.parameters_in(memory)]
+        arrays = [part.numpy() for part in layout.parameters_in(memory)]
         weights = dict(zip(self._names, arrays, strict=True))
         keep(ReplicaModel(weights, counts[0][:-1], updates_before(counts[0]), bound), self._file)
 

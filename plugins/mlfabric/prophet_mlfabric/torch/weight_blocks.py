@@ -117,16 +117,6 @@ def behind(counts: Sequence[Counts]) -> list[int]:
     return [place for place, own in enumerate(counts) if own != newest]
 
 
-def version_of(counts: Counts) -> int:
-    """Return the number of updates that a model with these counts has had."""
-    return sum(counts[:-1])
-
-
-def has_begun(counts: Counts) -> bool:
-    """Return True if a model with these counts has the root's first weights."""
-    return counts[-1] > 0
-
-
 def updates_before(counts: Counts) -> int:
     """Return the number of updates that the root's first weights had."""
     return max(0, counts[-1] - 1)

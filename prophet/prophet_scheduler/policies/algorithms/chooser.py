@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
 
 from prophet_scheduler.core.choice import Choice, Measured, Question
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
@@ -53,23 +52,13 @@ Spent = Generator[int, None, None]
 """Work in progress; it yields its cost in events."""
 
 
-@dataclass
-class _Judged:
-    """The best credit of a cut so far."""
-
-    credit: int = 0
-    iteration_s: float = math.inf
-
-
-@dataclass
 class ChoiceSearch:
     """The search for one question."""
 
-    question: Question
-    _judged: dict[Cut, _Judged] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        question = self.question
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self._judged: dict[Cut, Choice] = {}
+        """The best credit of each cut so far; 0 if none was predicted to the end."""
         self._predictor = Predictor(
             question.profile, question.network, question.shape, question.arena, barrier=question.barrier
         )
@@ -90,8 +79,7 @@ class ChoiceSearch:
 
         A message also takes processor time on workers and servers, which events cannot tell from computing.
         """
-        rows = [Choice(cut, row.credit, row.iteration_s) for cut, row in self._judged.items() if row.credit]
-        return ranked(rows, self.question.profile.total_bytes)
+        return ranked([choice for choice in self._judged.values() if choice.credit], self.question.profile.total_bytes)
 
     @property
     def message_s(self) -> float:
@@ -99,7 +87,7 @@ class ChoiceSearch:
 
     @property
     def _best_s(self) -> float:
-        return min((row.iteration_s for row in self._judged.values()), default=math.inf)
+        return min((choice.iteration_s for choice in self._judged.values()), default=math.inf)
 
     def _search(self) -> Spent:
         measured = self.question.measured
@@ -117,7 +105,6 @@ class ChoiceSearch:
         A message that costs nothing on the wire still takes processor time on workers and servers. If processors are
         scarce, iterations take longer.
         """
-
         seconds = {}
         for wide in (False, True):
             self._predictor.wide_servers = wide
@@ -172,7 +159,7 @@ class ChoiceSearch:
         """
         if cut in self._judged:
             return
-        row = self._judged[cut] = _Judged()
+        best = self._judged[cut] = Choice(cut, 0, math.inf)
         block_bytes = cut.typical_bytes(self.question.profile.total_bytes)
         network = self.question.network
         least = LEAST_IN_FLIGHT_S * network.bandwidth
@@ -182,19 +169,18 @@ class ChoiceSearch:
             worse, place = 0, middle if direction > 0 else middle - 1
             while 0 <= place < len(IN_FLIGHT) and worse <= PATIENCE:
                 credit = IN_FLIGHT[place] * block_bytes
-                if credit < least and row.credit:
+                if credit < least and best.credit:
                     break
                 prediction = self._predictor.begin(cut, credit)
-                yield from self._follow(prediction, min(max(self._best_s * near, least_s), row.iteration_s))
-                if prediction.iteration_s < row.iteration_s:
-                    row.credit, row.iteration_s, worse = credit, prediction.iteration_s, 0
-                else:
-                    worse += 1
+                yield from self._follow(prediction, min(max(self._best_s * near, least_s), best.iteration_s))
+                worse += 1
+                if prediction.iteration_s < best.iteration_s:
+                    best = self._judged[cut] = Choice(cut, credit, prediction.iteration_s)
+                    worse = 0
                 place += direction
 
     def _follow(self, prediction: Prediction, most_s: float) -> Spent:
-        spent = 0
-        over = False
+        spent, over = 0, False
         while not over:
             over = prediction.run(SLICE, most_s)
             yield prediction.cost - spent

@@ -17,6 +17,7 @@ from prophet_scheduler.core.policy import Policy
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.policies.algorithms.chooser import SIZES as SERVED_SIZES
 from prophet_scheduler.policies.algorithms.chooser import ranked
+from prophet_scheduler.policies.algorithms.merging import merged_cut
 from prophet_scheduler.policies.algorithms.sequence import iteration_s, make_sequence
 
 SIZES = (*SERVED_SIZES, 8 << 20, 16 << 20, 32 << 20, 64 << 20, 128 << 20)
@@ -91,10 +92,6 @@ class CollectiveSearch:
             # The smallest size that puts all gradients into one block; larger ones would give the same block.
             least_whole = next((size for size in SIZES if size >= max(total, LEAST_SIZE)), SIZES[-1])
             if question.barrier:
-                from prophet_scheduler.policies.algorithms.merging import (
-                    merged_cut,  # Few jobs need it, on one rank only.
-                )
-
                 cuts.append(merged_cut(question.profile, self._network, self._message_s, question.jitter_s))
             else:
                 cuts += [Cut.uniform(size) for size in SIZES if LEAST_SIZE <= size <= least_whole]

@@ -25,7 +25,7 @@ from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.core.policy import CuttingPolicy, Policy
 from prophet_scheduler.core.profile import GradientProfile, Profile
-from prophet_scheduler.policies.algorithms.generation import distinct_times
+from prophet_scheduler.policies.algorithms.plans import distinct_times
 from prophet_scheduler.policies.algorithms.sequence import iteration_s, make_sequence
 
 LEARNING_ITERATIONS = 12

@@ -1,4 +1,4 @@
-"""The start of a worker that trains asynchronously: what is refused, what it goes on without, and what it leaves."""
+"""Start and end of a worker that trains asynchronously: refused settings, missing parts, and dead workers."""
 
 from __future__ import annotations
 
@@ -21,6 +21,20 @@ from support.ending import ProcessEnded, end_process
 JOB = {"BYTEPS_SCHEDULER": "mlfabric", "BYTEPS_ENABLE_ASYNC": "1", "DMLC_NUM_SERVER": "1"}
 
 
+def fake_byteps(size: int, happened: list[str] | None = None) -> Any:
+    """Return a fake byteps.torch of worker 0. Calls of init and shutdown are appended to `happened`."""
+    calls = [] if happened is None else happened
+    return SimpleNamespace(
+        init=lambda: calls.append("init"),
+        shutdown=lambda: calls.append("shutdown"),
+        size=lambda: size,
+        rank=lambda: 0,
+        DistributedOptimizer=lambda *arguments: "BytePS's own",
+        broadcast_parameters=lambda *arguments: None,
+        Compression=SimpleNamespace(none="none"),
+    )
+
+
 @pytest.mark.parametrize(
     ("framework", "changes", "line"),
     [
@@ -32,13 +46,13 @@ JOB = {"BYTEPS_SCHEDULER": "mlfabric", "BYTEPS_ENABLE_ASYNC": "1", "DMLC_NUM_SER
         ("torch", {"PROPHET_COORDINATOR": "a:1", "PROPHET_COORDINATOR_TOKEN_FILE": "/none"}, "/none: cannot be read"),
     ],
 )
-def test_a_job_that_cannot_be_is_one_line(framework: str, changes: dict[str, str], line: str) -> None:
+def test_impossible_jobs_are_refused_in_one_line(framework: str, changes: dict[str, str], line: str) -> None:
     with pytest.raises(UserError) as caught:
         check_job(framework, {**JOB, **changes})
     assert line in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_wrong_setting_ends_it_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_settings_are_refused_before_the_library_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prophet_byteps.hook.find_library", lambda framework: pytest.fail("it was looked for"))
     with pytest.raises(UserError, match="BYTEPS_ENABLE_ASYNC"):
         AsynchronousAgent.prepare("torch", {**JOB, "BYTEPS_ENABLE_ASYNC": "0"})
@@ -49,7 +63,7 @@ def test_without_a_coordinator_updates_go_in_order_of_arrival(caplog: pytest.Log
     assert "PROPHET_COORDINATOR is not set: updates go in order of arrival" in caplog.text
 
 
-def test_a_client_that_fails_is_one_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_client_gives_one_warning(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     def fails(*of: Any) -> None:
         raise OSError("no sockets left")
 
@@ -73,7 +87,7 @@ def test_a_coordinator_that_refuses_ends_the_process(monkeypatch: pytest.MonkeyP
     assert ended.value.args == ("coordinator tcp://a:1: wrong token", 2)
 
 
-def test_the_first_optimizer_has_the_coordinator_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_first_optimizer_gets_the_coordinator(caplog: pytest.LogCaptureFixture) -> None:
     agent = AsynchronousAgent(from_environ(JOB), None, None)
     coordinator: Any = object()
     agent._coordinator = coordinator
@@ -82,7 +96,7 @@ def test_the_first_optimizer_has_the_coordinator_alone(caplog: pytest.LogCapture
     assert "a coordinator counts one model" in caplog.text
 
 
-def test_without_the_hook_it_says_so_and_in_its_status(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_status_says_why_the_hook_is_missing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     status = tmp_path / "status.json"
     settings = from_environ({**JOB, "PROPHET_STATUS_OUT": str(status)})
     agent = AsynchronousAgent(settings, None, None, "it is another BytePS")
@@ -93,13 +107,8 @@ def test_without_the_hook_it_says_so_and_in_its_status(tmp_path: Path, caplog: p
     assert "pulls also push" in caplog.text
 
 
-def test_compression_is_refused_where_the_optimizer_is_wrapped() -> None:
-    bps = SimpleNamespace(
-        DistributedOptimizer=lambda *arguments: "BytePS's own",
-        broadcast_parameters=lambda *arguments: None,
-        Compression=SimpleNamespace(none="none"),
-        size=lambda: 2,
-    )
+def test_wrapping_an_optimizer_refuses_compression() -> None:
+    bps = fake_byteps(2)
     agent_module.install(bps, AsynchronousAgent(from_environ(JOB), None, None))
     with pytest.raises(ValueError, match="does not compress updates"):
         bps.DistributedOptimizer(None, compression="fp16")
@@ -107,14 +116,9 @@ def test_compression_is_refused_where_the_optimizer_is_wrapped() -> None:
     assert bps.DistributedOptimizer(None) == "BytePS's own", "nobody to send to"
 
 
-def test_what_a_worker_does_for_others_ends_before_byteps_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_leaves_its_coordinator_before_byteps_shuts_down(monkeypatch: pytest.MonkeyPatch) -> None:
     happened: list[str] = []
-    bps = SimpleNamespace(
-        init=lambda: happened.append("init"),
-        shutdown=lambda: happened.append("shutdown"),
-        size=lambda: 2,
-        rank=lambda: 0,
-    )
+    bps = fake_byteps(2, happened)
 
     def wait_for_others() -> tuple[int, ...]:
         happened.append("others have finished")
@@ -139,11 +143,10 @@ def test_what_a_worker_does_for_others_ends_before_byteps_does(monkeypatch: pyte
     ]
 
 
-def test_where_a_worker_has_died_the_process_ends_without_byteps_end(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_process_skips_byteps_shutdown_if_a_worker_died(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     status = tmp_path / "status.json"
-    bps = SimpleNamespace(init=lambda: None, shutdown=lambda: pytest.fail("it would wait"), size=lambda: 3, rank=int)
+    happened: list[str] = []
+    bps = fake_byteps(3, happened)
     coordinator = SimpleNamespace(wait_for_others=lambda: (2,), close=lambda: None)
     monkeypatch.setattr(agent_module, "connect", lambda worker, environ, replicates: coordinator)
     monkeypatch.setattr("atexit.register", lambda function: function)
@@ -151,7 +154,8 @@ def test_where_a_worker_has_died_the_process_ends_without_byteps_end(
     agent = AsynchronousAgent(from_environ({**JOB, "PROPHET_STATUS_OUT": str(status)}), None, None)
     agent._wrap_init(bps)
     bps.init()
-    bps.shutdown()  # and goes on: the program may have something to do yet
+    bps.shutdown()  # returns: the program may have more to do
+    assert happened == ["init"], "BytePS's shutdown would wait"
     with pytest.raises(ProcessEnded) as ended:
         agent._leave_at_exit()
     line = "worker 2 has died: this worker ends without waiting for BytePS's end, which waits for all"
@@ -165,24 +169,14 @@ def replicated(environ: dict[str, str], folder: Path, monkeypatch: pytest.Monkey
     for name, text in environ.items():
         monkeypatch.setenv(name, text)
     monkeypatch.setattr(agent_module, "end_process", end_process)
-    bps = SimpleNamespace(
-        init=lambda: None,
-        shutdown=lambda: None,
-        size=lambda: 1,
-        rank=lambda: 0,
-        DistributedOptimizer=lambda *arguments: "BytePS's own",
-        broadcast_parameters=lambda *arguments: None,
-        Compression=SimpleNamespace(none="none"),
-    )
+    bps = fake_byteps(1)
     agent = AsynchronousAgent(from_environ(JOB), None, None)
     agent._wrap_init(bps)
     agent_module.install(bps, agent)
     return bps, agent
 
 
-def test_a_job_begins_with_its_replica_and_only_with_that_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_resumes_only_from_a_replica_of_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bps, agent = replicated({"PROPHET_RESUME": str(tmp_path / "model.npz")}, tmp_path, monkeypatch)
     bps.init()
     parameter = torch.nn.Parameter(torch.zeros(2))
@@ -196,13 +190,13 @@ def test_a_job_begins_with_its_replica_and_only_with_that_model(
     assert ended.value.status == 2
 
 
-def test_a_wrong_replica_ends_the_process_before_byteps_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_replica_ends_the_process_before_byteps_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bps, agent = replicated({"PROPHET_REPLICA": str(tmp_path / "model.npz")}, tmp_path, monkeypatch)
     with pytest.raises(ProcessEnded, match="begin with that model") as ended:
         bps.init()
     assert ended.value.status == 2 and agent.replica is None
 
 
-def test_a_job_in_step_does_not_begin_without_what_it_was_to_begin_with(tmp_path: Path) -> None:
+def test_synchronous_jobs_refuse_a_replica_to_resume_from(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="PROPHET_RESUME is for asynchronous jobs"):
         from_environ({"BYTEPS_SCHEDULER": "prophet", "PROPHET_RESUME": str(tmp_path)})

@@ -1,4 +1,4 @@
-"""The asynchronous front end over a BytePS of a few lines: what is pushed, pulled and said, and in which order."""
+"""The asynchronous front end over a fake BytePS: pushes, pulls and marker words in their order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.ending import ProcessEnded, end_process
 
 
 class Server:
-    """Asynchronous server for several workers, which knows where an update begins and ends."""
+    """Asynchronous server for several workers that applies whole updates."""
 
     def __init__(self) -> None:
         self.store: dict[str, torch.Tensor] = {}
@@ -39,7 +39,7 @@ class Server:
 
 
 class BytePS:
-    """byteps.torch of one worker. `one_way`: the hook is there."""
+    """byteps.torch of one worker. `one_way`: with the hook."""
 
     def __init__(self, server: Server, rank: int, one_way: bool = True) -> None:
         self.server = server
@@ -77,7 +77,7 @@ class BytePS:
 
 @pytest.fixture(autouse=True)
 def numbers_from_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each worker is a process of its own, and counts its optimizers."""
+    """Number each worker's optimizers from 0, as if it were a separate process."""
     monkeypatch.setattr(wire, "next", lambda numbers: 0, raising=False)
 
 
@@ -98,7 +98,7 @@ class Worker:
 
 
 @pytest.mark.parametrize("one_way", [True, False], ids=["with the hook", "without"])
-def test_workers_train_on_their_own_and_lose_nothing(one_way: bool) -> None:
+def test_workers_train_separately_and_no_update_is_lost(one_way: bool) -> None:
     server = Server()
     root, other = Worker(server, 0, one_way), Worker(server, 1, one_way)
     assert torch.equal(other.model.weight.data, torch.ones(2, 3)), "all begin as the root does"
@@ -111,7 +111,7 @@ def test_workers_train_on_their_own_and_lose_nothing(one_way: bool) -> None:
     assert root.optimizer.asynchronous.own_updates == 2
 
 
-def test_an_update_is_between_two_words_and_nothing_is_pulled_before_it_is_there() -> None:
+def test_an_update_lies_between_two_marker_words_and_before_any_pull() -> None:
     worker = Worker(Server(), 0)
     blocks = [name for name in worker.bps.declared if "weights" in name]
     assert len(blocks) == 2
@@ -123,7 +123,7 @@ def test_an_update_is_between_two_words_and_nothing_is_pulled_before_it_is_there
 
 @pytest.mark.parametrize("limit_s", [3.0, None])
 @pytest.mark.parametrize("gone", ["server", "worker"])
-def test_who_does_not_answer_is_named_and_the_process_ends_where_that_is_asked_for(
+def test_a_silent_server_or_worker_is_named_and_may_end_the_process(
     gone: str, limit_s: float | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     bps, now_s = BytePS(Server(), 0), [100.0]
@@ -155,7 +155,7 @@ def test_who_does_not_answer_is_named_and_the_process_ends_where_that_is_asked_f
         assert ended.value.status == 75 and now_s[0] < back_at
 
 
-def test_the_optimizer_is_one_of_its_own_class_with_the_same_state() -> None:
+def test_the_wrapped_optimizer_keeps_class_and_state() -> None:
     worker = Worker(Server(), 0)
     wrapped: Any = worker.optimizer
     assert torch.optim.SGD in type(wrapped).__mro__[1:] and type(wrapped).__name__ == "SGD"
@@ -165,7 +165,7 @@ def test_the_optimizer_is_one_of_its_own_class_with_the_same_state() -> None:
         wrapped.skip_synchronize()
 
 
-def test_a_closure_and_its_loss_are_the_optimizers_own() -> None:
+def test_step_runs_the_closure_and_returns_its_loss() -> None:
     worker = Worker(Server(), 0)
 
     def closure() -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""`prophet coordinate`: options, one line for what is wrong, and a process that ends as it is told to."""
+"""`prophet coordinate`: options, error lines, and the end of the process."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def test_options_become_terms_in_bytes_and_seconds(tokens: Path, monkeypatch: py
         ({"dead_after": "1s"}, "--dead-after 1s: a worker may reconnect; give 2s or more"),
     ],
 )
-def test_an_option_that_cannot_be_is_named(tokens: Path, wrong: dict[str, Any], line: str) -> None:
+def test_invalid_options_are_named(tokens: Path, wrong: dict[str, Any], line: str) -> None:
     with pytest.raises(UserError, match=f"^{line}"):
         coordinate(tokens, **{"listen": "nowhere", **wrong})
 
 
-def test_what_is_missing_is_one_line_before_anything_listens(tmp_path: Path, tokens: Path) -> None:
+def test_wrong_files_and_addresses_are_refused_before_listening(tmp_path: Path, tokens: Path) -> None:
     for token_file, status, listen, line in (
         (tmp_path / "none", None, "127.0.0.1:0", "none: cannot be read"),
         (tokens, tokens / "status.json", "127.0.0.1:0", "--status: .*/tokens is not a folder"),
@@ -62,7 +62,7 @@ def test_what_is_missing_is_one_line_before_anything_listens(tmp_path: Path, tok
             coordinate(token_file, listen, status=status)
 
 
-def test_a_port_that_is_taken_is_one_line_with_what_to_do(tokens: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_taken_port_gives_one_line_with_advice(tokens: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -72,7 +72,7 @@ def test_a_port_that_is_taken_is_one_line_with_what_to_do(tokens: Path, capsys: 
     assert capsys.readouterr().out == "", "what is wrong is said alone"
 
 
-def test_the_last_lines_say_what_came_of_each_job() -> None:
+def test_the_summary_has_a_line_for_each_busy_job() -> None:
     busy, idle = Coordination(Terms(), 1), Coordination(Terms(), 1)
     busy.join(Hello(tenant="busy", worker=0, incarnation=1, node="machine"), 0.0)
     busy.receive(0, Done(update=0, version=0, size_bytes=10), 0.0)
@@ -81,7 +81,7 @@ def test_the_last_lines_say_what_came_of_each_job() -> None:
     ]
 
 
-def test_a_coordinator_ends_with_sigterm_as_with_ctrl_c_and_writes_its_status(tmp_path: Path, tokens: Path) -> None:
+def test_sigterm_ends_the_coordinator_which_writes_its_status(tmp_path: Path, tokens: Path) -> None:
     status = tmp_path / "status.json"
     program = [sys.executable, "-u", "-m", "prophet_scheduler.cli.main", "coordinate"]
     command = [*program, "--token-file", str(tokens), "--listen", "127.0.0.1:0", "--status", str(status)]

@@ -57,7 +57,7 @@ METHODS = {
 
 
 class Following(Trainee):
-    """Models are the vectors of Eq. 2 with real momentum; everything that happens is written down."""
+    """Trainee whose models are the vectors of Eq. 2 with real momentum; it records all calls."""
 
     def __init__(self, momentum: float = 0.0, seed: int = 0) -> None:
         self.momentum = momentum
@@ -98,13 +98,13 @@ class Following(Trainee):
 # Settings
 
 
-def test_draws_follow_the_chances_and_the_seed() -> None:
+def test_draws_follow_chances_and_seed() -> None:
     rates = Rates.draw(Setting(traffic=NETWORK["N2"], seed=1), 5000.0)
     shares = [float((rates.values == rate).mean()) for rate in NETWORK["N2"].rates]
     assert shares == pytest.approx([0, 0.1, 0.1, 0.1, 0.7], abs=0.01)
     again = Rates.draw(Setting(traffic=NETWORK["N2"], seed=1), 500.0)
     assert (again.values == rates.values[:, :, : again.values.shape[2]]).all()
-    # Up and down are drawn apart, server and replica keep their rate.
+    # Up and down are drawn separately; server and replica keep their rate.
     assert (rates.values[:, 0] != rates.values[:, 1]).any()
     up, down = rates.at(7.0)
     assert (up[15:], down[15:]) == ([1.25e9] * 2, [1.25e9] * 2)
@@ -119,7 +119,7 @@ def test_draws_follow_the_chances_and_the_seed() -> None:
 
 @hypothesis_settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 25))
-def test_the_wire_never_carries_more_than_a_nic_and_parts_are_there_before_their_sum(seed: int, count: int) -> None:
+def test_the_wire_respects_rates_and_sends_a_sum_after_its_parts(seed: int, count: int) -> None:
     setting = Setting(traffic=NETWORK["N3"], workers=4, machines=4, seed=seed)
     rates, random = Rates.draw(setting, 60.0), np.random.default_rng(seed)
     wire, now = Wire(rates), 0.0
@@ -161,14 +161,14 @@ def test_a_tree_by_hand() -> None:
     assert record.applied_s == pytest.approx([0.1 + 0.16 + 0.16] * 3)
 
 
-def test_an_uncontrolled_server_by_hand() -> None:
+def test_a_fairly_shared_server_by_hand() -> None:
     # Figure 1a: all transfers share the server's NIC and end together.
     record = run(replace(CALM, workers=3, machines=3), ASYNC, iterations=1)
     assert record.applied_s == pytest.approx([0.1 + 0.24] * 3)
     assert record.delays == [1, 2, 3]
 
 
-# Jobs, what holds always
+# Jobs, properties
 
 
 def held(record: Record) -> Json:
@@ -187,7 +187,7 @@ def held(record: Record) -> Json:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_one_seed_is_one_run_to_the_last_digit_and_another_is_not(name: str, golden: Golden) -> None:
+def test_a_seed_determines_the_run_exactly(name: str, golden: Golden) -> None:
     setting = Setting(COMPUTE["C2"], NETWORK["N2"], workers=10, machines=5, seed=3)
     first, again = (run(setting, METHODS[name], horizon_s=20.0) for _ in range(2))
     assert first == again
@@ -196,13 +196,13 @@ def test_one_seed_is_one_run_to_the_last_digit_and_another_is_not(name: str, gol
     assert first.applied_s == sorted(first.applied_s)
 
 
-def test_a_step_beyond_the_divergence_bound_is_one_line() -> None:
+def test_a_step_beyond_the_divergence_bound_is_refused() -> None:
     with pytest.raises(UserError, match="one step moves the model by up to 1; give more"):
         run(SMALL, replace(mlfabric_a(3), divergence_bound=0.5), horizon_s=5.0)
 
 
 @pytest.mark.parametrize("bound", [1, 4, 7, 12])
-def test_no_delay_passes_the_bound(bound: int) -> None:
+def test_no_delay_exceeds_the_bound(bound: int) -> None:
     setting = Setting(COMPUTE["C2"], NETWORK["N3"], workers=12, machines=6, seed=bound)
     free, held = (run(setting, mlfabric_a(delay_bound), horizon_s=30.0) for delay_bound in (None, bound))
     assert max(free.delays) > 12 and not free.dropped_s
@@ -210,18 +210,18 @@ def test_no_delay_passes_the_bound(bound: int) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_update_is_applied_once_or_dropped_once(name: str) -> None:
+def test_every_update_is_applied_or_dropped_once(name: str) -> None:
     method = METHODS[name] if name != "mlfabric-a" else mlfabric_a(5)
     learner = Following()
     record = run(replace(SMALL, stragglers=COMPUTE["C2"]), method, learner, horizon_s=30.0)
     applied = Counter(update for step in learner.steps for update in step)
     made = Counter(update for _, _, update in learner.computed)
     assert applied.most_common(1)[0][1] == 1 and not applied - made
-    # What is neither applied nor dropped is on its way: at most one a worker.
+    # All other updates are in flight: at most one per worker.
     left = len(learner.computed) - len(record.applied_s) - len(record.dropped_s)
     assert 0 <= left <= SMALL.workers
     assert sum(applied.values()) == len(record.applied_s) == len(record.by_worker)
-    # The delays are those of the models that were read: Eq. 9's, counted in steps of the server.
+    # Delays are Eq. 9's, counted in steps of the server.
     read = {update: (worker, version) for worker, version, update in learner.computed}
     place = 0
     for version, step in enumerate(learner.steps, start=1):
@@ -240,7 +240,7 @@ def test_a_synchronous_step_has_one_update_of_each_worker(method: Method) -> Non
 
 
 @pytest.mark.parametrize(("bound", "momentum"), [(2.0, 0.0), (6.0, 0.5), (15.0, 0.8)])
-def test_the_replica_is_never_further_off_than_its_bound_and_follows_bit_for_bit(bound: float, momentum: float) -> None:
+def test_the_replica_stays_within_its_bound_and_follows_exactly(bound: float, momentum: float) -> None:
     learner = Following(momentum)
     method = replace(mlfabric_a(8), divergence_bound=bound, momentum=momentum)
     record = run(replace(SMALL, traffic=NETWORK["N3"]), method, learner, horizon_s=60.0)

@@ -18,7 +18,7 @@ PROBLEM = SgdProblem.synthetic(samples=400, dimensions=8, seed=3)
 SETTING = Setting(COMPUTE["C2"], NETWORK["N1"], workers=10, machines=5, seed=1)
 
 
-def test_the_gradient_is_the_losses_slope() -> None:
+def test_the_gradient_is_the_slope_of_the_loss() -> None:
     model = np.random.default_rng(0).normal(size=8)
     rows = np.arange(400)
     slope = PROBLEM.gradient(model, rows)
@@ -29,7 +29,7 @@ def test_the_gradient_is_the_losses_slope() -> None:
         assert slope[place] == pytest.approx(measured, abs=1e-7)
 
 
-def test_the_least_loss_is_where_nothing_is_less() -> None:
+def test_least_loss_is_the_minimum() -> None:
     least = PROBLEM.least_loss()
     assert least < PROBLEM.loss(np.zeros(8))
     model = np.zeros(8)
@@ -39,12 +39,12 @@ def test_the_least_loss_is_where_nothing_is_less() -> None:
     assert PROBLEM.loss(model) >= least - 1e-12
 
 
-def test_steps_shrink_with_the_bound_and_the_time() -> None:
+def test_steps_shrink_with_bound_and_time() -> None:
     assert StepSize(0.5).at(100) == 0.5
     assert StepSize(0.6, 9).at(4) == pytest.approx(0.6 / math.sqrt(36))
 
 
-def test_training_converges_and_the_same_seed_is_the_same_model_bit_for_bit() -> None:
+def test_training_converges_and_a_seed_determines_the_model() -> None:
     first, again = (train(SETTING, mlfabric_a(8), PROBLEM, StepSize(1.0), 40.0) for _ in range(2))
     least, began = PROBLEM.least_loss(), PROBLEM.loss(np.zeros(8))
     assert first.curve.losses[-1] - least < 0.03 * (began - least)
@@ -56,7 +56,7 @@ def test_training_converges_and_the_same_seed_is_the_same_model_bit_for_bit() ->
 
 
 def test_a_smaller_delay_bound_needs_fewer_updates() -> None:
-    # One step length for all, so long that old updates hurt: what differs at equal counts is the delay alone.
+    # All have the same large step, with which old updates do harm: only the delays differ at equal counts.
     target, excess, needed = PROBLEM.least_loss() + 0.01, {}, {}
     for bound in (3, 6, None):
         trained = train(SETTING, mlfabric_a(bound), PROBLEM, StepSize(3.0), 40.0, every=1)
@@ -72,7 +72,7 @@ def test_curves_of_several_bounds_share_one_constant() -> None:
     assert all(curve.curve.losses[-1] < curve.curve.losses[0] for curve in curves.values())
 
 
-def test_each_method_gets_the_step_that_reaches_the_target_first() -> None:
+def test_best_step_reaches_the_target_first() -> None:
     target = PROBLEM.least_loss() * 1.1
     constants = (0.5, 2.0)
     best, trained = best_step(SETTING, RR_SYNC, PROBLEM, constants, target, 30.0)
@@ -92,6 +92,6 @@ def test_a_cell_of_table_2() -> None:
     assert cell.throughput > 0 and 0 <= cell.dropped < 1
 
 
-def test_a_replica_that_may_lag_gets_more_updates_a_message() -> None:
+def test_a_larger_divergence_bound_puts_more_updates_into_a_message() -> None:
     savings = replication_savings((1.0, 20.0), horizon_s=15.0)
     assert savings[1.0] <= 1.0 < savings[20.0]

@@ -1,4 +1,4 @@
-"""A worker's asynchronous rounds, with a server and a coordinator that are a few lines each."""
+"""A worker's asynchronous rounds, with a fake server and coordinator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORKERS = 2
 
 
 class Coordinator:
-    """Grants everything at once, but for what `drops` has."""
+    """Grants all updates at once, except those in `drops`."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -34,7 +34,7 @@ class Coordinator:
             raise self.error
         ask = Ask(update=len(self.asked), size_bytes=size_bytes, version=version, norm=norm)
         self.asked.append((size_bytes, version, norm))
-        return Permission(ask, ask.update not in self.drops, self.coordinated, "")
+        return Permission(ask, ask.update not in self.drops, self.coordinated)
 
     def done(self, permission: Permission) -> None:
         self.finished += 1
@@ -44,7 +44,7 @@ class Coordinator:
 
 
 class Clock:
-    """A virtual clock; `meanwhile` is called in each sleep."""
+    """Virtual clock that calls `meanwhile` in each sleep."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -90,7 +90,7 @@ def test_all_begin_with_the_roots_weights() -> None:
     assert (other.rounds.version, root.rounds.version) == (0, 0)
 
 
-def test_a_job_that_goes_on_counts_its_own_updates_and_knows_those_before() -> None:
+def test_a_resumed_job_counts_its_own_updates_and_knows_earlier_ones() -> None:
     server = UpdateServer()
     root, other = (Worker(number, server) for number in range(2))
     root.rounds.start(before=41)
@@ -109,7 +109,7 @@ def started(coordinator: Coordinator | None = None) -> tuple[UpdateServer, Worke
     return server, root, other
 
 
-def test_each_computes_on_its_own_weights_and_takes_what_others_added() -> None:
+def test_workers_use_their_own_weights_and_take_others_updates() -> None:
     _, root, other = started()
     assert root.train(1.0)
     assert other.train(0.5), "computed from the first weights"
@@ -121,7 +121,7 @@ def test_each_computes_on_its_own_weights_and_takes_what_others_added() -> None:
     assert root.rounds.own_updates == root.rounds.tally.sent == 2, "nothing is applied twice"
 
 
-def test_a_dropped_update_pushes_nothing_and_its_worker_goes_on_from_fresh_weights() -> None:
+def test_a_dropped_update_is_not_pushed_and_fresh_weights_are_taken() -> None:
     coordinator = Coordinator()
     server, root, other = started(coordinator)
     assert other.train(2.0)
@@ -135,7 +135,7 @@ def test_a_dropped_update_pushes_nothing_and_its_worker_goes_on_from_fresh_weigh
     assert root.values == [3.0] * 6
 
 
-def test_the_coordinator_is_told_size_version_and_norm_and_tells_the_delay() -> None:
+def test_the_coordinator_gets_size_version_and_norm_and_returns_the_delay() -> None:
     coordinator = Coordinator()
     _, root, other = started(coordinator)
     root.train(2.0)
@@ -149,7 +149,7 @@ def test_the_coordinator_is_told_size_version_and_norm_and_tells_the_delay() -> 
     assert root.rounds.tally.uncoordinated == 0
 
 
-def test_a_version_that_the_coordinator_has_yet_to_hear_of_is_not_claimed() -> None:
+def test_versions_unknown_to_the_coordinator_are_not_claimed() -> None:
     coordinator = Coordinator()
     _, root, _ = started(coordinator)
     root.train(1.0)
@@ -166,7 +166,7 @@ def test_without_coordination_updates_go_in_order_of_arrival() -> None:
     assert (root.rounds.tally.uncoordinated, root.rounds.delay) == (1, 1)
 
 
-def test_a_coordinator_that_fails_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_coordinator_gives_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     coordinator = Coordinator()
     _, root, _ = started(coordinator)
     coordinator.error = RuntimeError("its socket is gone")
@@ -176,7 +176,7 @@ def test_a_coordinator_that_fails_is_one_warning(caplog: pytest.LogCaptureFixtur
     assert "RuntimeError: its socket is gone" in caplog.text
 
 
-def test_an_update_that_comes_amid_a_pull_is_pulled_whole() -> None:
+def test_an_update_applied_during_a_pull_is_pulled_whole() -> None:
     server, root, other = started()
     with torch.no_grad():
         other.weights.add_(10.0)
@@ -196,7 +196,7 @@ def test_an_update_that_comes_amid_a_pull_is_pulled_whole() -> None:
     assert root.rounds.version == 2
 
 
-def test_blocks_that_never_agree_do_not_hold_a_job(caplog: pytest.LogCaptureFixture) -> None:
+def test_blocks_that_never_agree_do_not_stop_a_job(caplog: pytest.LogCaptureFixture) -> None:
     server, root, other = started()
     other.blocks.hold_update(1)
     server.add(other.blocks.blocks, [0])  # and its worker dies

@@ -1,4 +1,4 @@
-"""Copies of the model at a worker: what is in them, what is said of them, and a job that begins with one."""
+"""Copies of the model at a worker, and a job that begins with one."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
     made.copying.close()
 
 
-def test_a_copy_is_the_servers_model_and_says_which_updates_it_has(worker: Worker, tmp_path: Path) -> None:
+def test_a_copy_has_the_servers_model_and_its_counts(worker: Worker, tmp_path: Path) -> None:
     worker.update(0, 1.0)
     worker.update(1, 0.5)
     worker.update(1, 0.25)
@@ -84,14 +84,14 @@ def test_a_copy_is_the_servers_model_and_says_which_updates_it_has(worker: Worke
     assert (model.counts, model.before, model.bound, model.updates) == ((1, 2), 40, 2.5, 43)
 
 
-def test_an_order_that_comes_again_is_answered_again_and_not_made_again(worker: Worker) -> None:
+def test_a_repeated_order_is_answered_without_another_copy(worker: Worker) -> None:
     for number, pulls in ((5, 1), (5, 1), (6, 2)):
         worker.coordinator.on_copy(Copy(number=number, bound=2.5))
         assert worker.coordinator.wait() == (number, "")
         assert worker.server.pulls == pulls * len(worker.blocks.blocks)
 
 
-def test_a_file_that_cannot_be_written_is_said_to_the_coordinator(
+def test_a_write_error_is_reported_to_the_coordinator(
     worker: Worker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "of").touch()
@@ -104,7 +104,7 @@ def optimizer_of(*parameters: torch.Tensor) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1)
 
 
-def test_a_job_begins_with_the_replicas_weights_and_says_what_is_lost(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_begins_with_the_replicas_weights_and_says_the_loss(capsys: pytest.CaptureFixture[str]) -> None:
     parameters = [torch.nn.Parameter(torch.zeros(2, 3)), torch.nn.Parameter(torch.zeros(()))]
     weights = {"layer.weight": np.ones((2, 3), np.float32), "parameter.1": np.full((), 4.0, np.float32)}
     replica = JobReplica(model=ReplicaModel(weights, (7, 2), 5, 2.5), where="model.npz")
@@ -125,7 +125,7 @@ def test_a_job_begins_with_the_replicas_weights_and_says_what_is_lost(capsys: py
         ({"a": (2, 3), "b": (1,)}, "2 parameters, but the optimizer has 1"),
     ],
 )
-def test_another_models_weights_are_refused_and_nothing_is_changed(changed: dict[str, Any], line: str) -> None:
+def test_weights_of_another_model_are_refused_unchanged(changed: dict[str, Any], line: str) -> None:
     parameter = torch.nn.Parameter(torch.zeros(2, 3))
     weights = {name: np.ones(shape, np.float32) for name, shape in changed.items()}
     replica = JobReplica(model=ReplicaModel(weights, (1,), 0, 1.0), where="here")

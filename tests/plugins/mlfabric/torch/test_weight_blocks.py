@@ -1,11 +1,11 @@
-"""Weights as blocks with counts: what travels says which updates are in it."""
+"""Weights as blocks, with counts of the updates in them."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from prophet_mlfabric.torch.weight_blocks import Counts, WeightBlocks, behind, has_begun, version_of
+from prophet_mlfabric.torch.weight_blocks import Counts, WeightBlocks, behind
 from support.update_server import UpdateServer
 
 
@@ -19,7 +19,7 @@ def pulled(server: UpdateServer, worker: WeightBlocks) -> Counts:
     return worker.take()
 
 
-def test_the_roots_weights_and_the_updates_of_two_workers_add_up_and_are_counted() -> None:
+def test_weights_and_counts_add_up_over_two_workers() -> None:
     models = [parameters((3, 2), (5,)) for _ in range(2)]
     with torch.no_grad():
         models[0][1] += 0.5
@@ -27,12 +27,11 @@ def test_the_roots_weights_and_the_updates_of_two_workers_add_up_and_are_counted
     assert [len(block) for block in workers[0].blocks] == [4 + 3, 4 + 3, 3 + 3]
     assert workers[0].size_bytes == 4 * (7 + 7 + 6)
     server = UpdateServer([torch.zeros_like(block) for block in workers[0].blocks])
-    assert not has_begun(workers[1].counts(0))
+    assert workers[1].counts(0) == (0, 0, 0)
     workers[0].hold_weights()
     server.push(workers[0].blocks)
     for worker in workers:
-        counts = pulled(server, worker)
-        assert has_begun(counts) and version_of(counts) == 0
+        assert pulled(server, worker) == (0, 0, 1)
     assert all(torch.equal(a, b) for a, b in zip(*models, strict=True))
     for number, change in ((0, 0.25), (1, -2.0), (1, 1.0)):
         with torch.no_grad():
@@ -41,12 +40,11 @@ def test_the_roots_weights_and_the_updates_of_two_workers_add_up_and_are_counted
         server.push(workers[number].blocks)
         counts = pulled(server, workers[number])
     assert counts == (1, 2, 1)
-    assert version_of(counts) == 3
     assert torch.equal(models[1][0].data, torch.arange(6.0).view(3, 2) + 0.25 - 2.0 + 1.0)
     assert torch.equal(models[1][1].data, torch.arange(5.0) + 0.5)
 
 
-def test_where_each_has_what_another_lacks_all_are_behind() -> None:
+def test_behind_names_blocks_that_lack_an_update() -> None:
     assert behind([(1, 0, 1), (0, 1, 1), (1, 1, 1)]) == [0, 1]
     assert behind([(1, 0, 1), (0, 1, 1)]) == [0, 1]
     assert behind([(4, 2, 1)]) == []
@@ -56,6 +54,6 @@ def test_where_each_has_what_another_lacks_all_are_behind() -> None:
     ("model", "words"),
     [([], "there are none"), ([torch.zeros(2, dtype=torch.float64)], "one is torch.float64")],
 )
-def test_what_cannot_be_sent_is_refused(model: list[torch.Tensor], words: str) -> None:
+def test_parameters_that_cannot_be_sent_are_refused(model: list[torch.Tensor], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         WeightBlocks(model, 2, 4096)

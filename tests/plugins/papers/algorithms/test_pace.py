@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from prophet_papers.algorithms.pace.fusion import balanced_fusion, best_fusion, segment_bytes
+from prophet_papers.algorithms.pace.fusion import balanced_fusion, segment_bytes
 from prophet_papers.algorithms.pace.problem import Problem, TimedTransfer, problem_of
 from prophet_papers.algorithms.pace.schedule import WireSegment, iteration_time, preemptive_schedule
 from prophet_papers.pace import Pace, urgency
@@ -42,7 +42,7 @@ def least_time(problem: Problem) -> float:
 # ---- from a graph to releases and tails
 
 
-def test_the_tails_of_figure_6_are_those_of_its_formula() -> None:
+def test_the_tails_of_figure_6_follow_its_formula() -> None:
     f7, f8, f9, f10, f11, f12 = 1.0, 2.0, 4.0, 16.0, 32.0, 64.0
     figure = graph(
         {f"y{i}": (1, "b") for i in range(1, 7)},
@@ -78,27 +78,17 @@ def test_a_transfer_waits_for_its_last_input_and_an_operation_for_all_transfers(
     )
 
 
-def test_a_transfer_that_nothing_waits_for_still_belongs_to_the_iteration() -> None:
-    last = seconds(graph({"x": (4, "a")}, {"a": (1.0, "")}))
-    assert last.transfers == (TimedTransfer("x", 1.0, 4.0, 0.0),)
-    assert least_time(last) == 5.0
-
-
 @pytest.mark.parametrize(
-    "impossible",
+    ("impossible", "message"),
     [
-        graph({"x": (1, ""), "y": (1, "x")}, {}),
-        graph({"x": (1, ""), "y": (1, "b")}, {"a": (1.0, "x"), "b": (1.0, "a")}),
+        (graph({"x": (1, ""), "y": (1, "x")}, {}), "transfer 'y' comes after transfer 'x'"),
+        (graph({"x": (1, ""), "y": (1, "b")}, {"a": (1.0, "x"), "b": (1.0, "a")}), "'y' comes after transfer 'x'"),
+        (graph({}, {"a": (1.0, "")}), "has no transfers"),
     ],
 )
-def test_a_transfer_after_a_transfer_is_refused(impossible: Graph) -> None:
-    with pytest.raises(UserError, match="transfer 'y' comes after transfer 'x'"):
+def test_impossible_graphs_are_refused(impossible: Graph, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         seconds(impossible)
-
-
-def test_a_graph_without_transfers_is_refused() -> None:
-    with pytest.raises(UserError, match="has no transfers"):
-        seconds(graph({}, {"a": (1.0, "")}))
 
 
 # ---- the schedule by hand
@@ -126,16 +116,17 @@ def test_a_longer_tail_interrupts_and_nothing_else_does(
 def test_an_iteration_ends_with_its_last_path_even_without_a_transfer() -> None:
     assert least_time(problem((0, 4, 1), (2, 1, 5), (3, 1, 0))) == 8.0, "transfer 1 ends at 3 and 5 follow"
     assert least_time(problem((0, 1, 1), floor=9.0)) == 9.0
-
-
-def test_carrying_on_costs_what_it_is_said_to() -> None:
+    assert least_time(seconds(graph({"x": (4, "a")}, {"a": (1.0, "")}))) == 5.0, "nothing waits for the transfer"
     job = problem((0, 4, 3), (2, 1, 5))
-    schedule = preemptive_schedule(job)
-    assert iteration_time(job, schedule) == 8.0
-    assert iteration_time(job, schedule, resume=0.5) == 8.5, "transfer 0 ends at 5.5"
+    assert iteration_time(job, preemptive_schedule(job)) == 8.0
+    assert iteration_time(job, preemptive_schedule(job), resume=0.5) == 8.5, "transfer 0 ends at 5.5"
 
 
-def test_a_schedule_for_another_problem_is_refused() -> None:
+def test_impossible_times_and_schedules_for_another_problem_are_refused() -> None:
+    with pytest.raises(UserError, match="transfer 't0': 'tail' is -1"):
+        problem((0, 1, -1))
+    with pytest.raises(UserError, match="transfer 't0': 'length' is inf"):
+        problem((0, math.inf, 0))
     job = problem((0, 4, 3), (2, 1, 5))
     with pytest.raises(UserError, match="'t0' needs 4, the schedule gives it 3"):
         iteration_time(job, [WireSegment(0, 0, 3), WireSegment(1, 3, 4)])
@@ -143,18 +134,11 @@ def test_a_schedule_for_another_problem_is_refused() -> None:
         iteration_time(job, [WireSegment(0, 0, 4)])
 
 
-def test_impossible_times_are_refused() -> None:
-    with pytest.raises(UserError, match="transfer 't0': 'tail' is -1"):
-        problem((0, 1, -1))
-    with pytest.raises(UserError, match="transfer 't0': 'length' is inf"):
-        problem((0, math.inf, 0))
-
-
 # ---- the optimum
 
 
 def random_graph(rng: np.random.Generator) -> Graph:
-    """Whole seconds; up to ten transfers between computing before them and computing after some of them."""
+    """Return a graph with times in whole seconds and up to ten transfers between two stages of computing."""
     operations = [Operation("b0", OperationKind.COMPUTE, (), float(rng.integers(0, 4)))]
 
     def some(names: Sequence[str], most: int) -> tuple[str, ...]:
@@ -177,7 +161,7 @@ def random_graph(rng: np.random.Generator) -> Graph:
 
 
 def least_of_all_schedules(job: Problem) -> float:
-    """Return the least end over everything that a wire can do in whole slots, idling included. It finds, slot by slot,
+    """Return the least end over all schedules in whole slots, also those that idle. It finds, slot by slot,
     the least end so far for each state of what is left (an axis for each transfer)."""
     ends = np.full([int(t.length) + 1 for t in job.transfers], np.inf)
     ends[(-1,) * ends.ndim] = job.floor
@@ -223,7 +207,7 @@ def test_algorithm_and_brute_force_agree_on_1000_random_graphs() -> None:
         segments = preemptive_schedule(job)
         least = iteration_time(job, segments)
         assert len(segments) <= 2 * len(job.transfers) - 1
-        # Theorem 1: releases, tails and floor say of the schedule what the graph itself does.
+        # Theorem 1: releases, tails and floor give the same end as the graph itself.
         assert end_of(random, check_feasible(job, segments)) == least
         if len(job.transfers) <= 7:
             assert least == least_of_all_schedules(job)
@@ -232,7 +216,7 @@ def test_algorithm_and_brute_force_agree_on_1000_random_graphs() -> None:
 
 
 def the_papers_program(job: Problem) -> float:
-    """Return the end that (14) as printed finds, for problems so small that its weights (TN)^(t + tail) are numbers.
+    """Return the end by (14) as printed, for problems so small that its weights (TN)^(t + tail) are finite.
 
     Slots count from 1, and slot t may be used by what is released at t - 1.
     """
@@ -272,7 +256,7 @@ times = st.floats(0, 10, allow_subnormal=False)
 
 
 @given(st.lists(st.tuples(times, st.floats(0.1, 5), times), min_size=1, max_size=6))
-def test_in_continuous_time_no_set_of_transfers_allows_less_and_one_allows_no_more(
+def test_the_optimum_is_the_bound_of_the_worst_set_of_transfers(
     rows: list[tuple[float, float, float]],
 ) -> None:
     job = problem(*rows)
@@ -328,7 +312,7 @@ def test_before_anything_is_known_the_plan_is_forward_order() -> None:
     assert (early.push.groups, early.push.credit, early.policy) == ({}, 1, "pace")
 
 
-def test_gradients_of_one_step_are_fused_and_a_large_late_one_is_not_waited_for() -> None:
+def test_gradients_of_one_step_are_fused_without_waiting_for_a_large_one() -> None:
     # Three of 10 bytes at 1.0 s, one of 400 at 0: the overhead of 0.5 s is worth more than waiting.
     job = profile((10, 1.0, 0.1), (10, 1.0, 0.1), (10, 1.0, 0.1), (400, 0.0, 0.1), ids=(10, 11, 12, 13))
     plan = Pace().plan(job, NETWORK)
@@ -338,7 +322,7 @@ def test_gradients_of_one_step_are_fused_and_a_large_late_one_is_not_waited_for(
     assert balanced_fusion(training_graph(job), NETWORK).iteration_s == pytest.approx(5.3 + 0.1)
 
 
-def test_what_a_segment_shorter_than_the_overhead_would_carry_goes_later() -> None:
+def test_a_segment_shorter_than_the_overhead_carries_nothing() -> None:
     job = profile((10, 0.2, 1.0), (400, 0.0, 0.0))
     graph = training_graph(job)
     fusion = balanced_fusion(graph, NETWORK)
@@ -347,7 +331,7 @@ def test_what_a_segment_shorter_than_the_overhead_would_carry_goes_later() -> No
     assert segment_bytes(fusion, graph, NETWORK) == ((400,), (10,))
 
 
-def test_a_graph_decides_the_order_where_layers_do_not_follow_one_another() -> None:
+def test_a_graph_with_branches_decides_the_order() -> None:
     # Two branches: the first layer's is short, the second's long.
     branches = graph(
         {"g0": (100, "b0"), "g1": (100, "b1")},
@@ -360,17 +344,15 @@ def test_a_graph_decides_the_order_where_layers_do_not_follow_one_another() -> N
     assert Pace().plan(one_after_another, NETWORK).push.order == {4: 0, 9: 1}
 
 
-def test_the_best_groups_are_a_policy_of_their_own() -> None:
+def test_pace_best_is_a_separate_policy() -> None:
     rows = [(294, 5.0, 0.0), (1, 5.0, 0.0), (118, 4.0, 1.0), (4, 2.0, 1.0), (175, 1.0, 2.0), (18, 0.0, 2.0)]
     job, network = profile(*rows), Network(100.0, 2.0)
     paper, best = Pace(), Pace(balanced=False)
-    chain = training_graph(job)
-    assert best_fusion(chain, network).iteration_s < balanced_fusion(chain, network).iteration_s
     assert best.plan(job, network).push.groups != paper.plan(job, network).push.groups
     assert (paper.plan(job, network).policy, best.plan(job, network).policy) == ("pace", "pace-best")
 
 
-def test_in_the_queue_a_fused_tensor_waits_for_its_members_and_interrupts_the_less_urgent() -> None:
+def test_a_fused_tensor_waits_for_its_members_and_interrupts_less_urgent_ones() -> None:
     job = profile((10, 1.0, 0.1), (10, 1.0, 0.1), (10, 1.0, 0.1), (400, 0.0, 0.1))
     queue = ScheduledQueue()
     queue.set_plan(Pace().plan(job, NETWORK))

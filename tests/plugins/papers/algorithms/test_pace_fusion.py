@@ -1,4 +1,4 @@
-"""Balanced fusion: the paper's recursion as it is written, every contiguous partition, and every R."""
+"""Balanced fusion: the paper's recursion as printed, every contiguous partition, and every R."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def max_min_size(chain: tuple[int, ...], groups: int) -> tuple[float, tuple[tupl
 
 
 def cuts(length: int, groups: int) -> Iterator[tuple[int, ...]]:
-    """Every way to cut a chain into so many groups, as the places where they begin."""
+    """Yield every way to cut a chain into this number of groups, as the places at which they begin."""
     for inner in itertools.combinations(range(1, length), groups - 1):
         yield (0, *inner)
 
@@ -60,7 +60,7 @@ sizes = st.lists(st.integers(1, 12) | st.integers(1, 10**12), min_size=1, max_si
 
 
 @given(sizes)
-def test_the_partitions_are_the_papers_and_none_is_more_balanced(chain: list[int]) -> None:
+def test_partitions_are_the_papers_and_none_is_more_balanced(chain: list[int]) -> None:
     partitions = list(balanced_partitions(chain))
     assert len(partitions) == len(chain)
     for groups, partition in enumerate(partitions, start=1):
@@ -69,7 +69,7 @@ def test_the_partitions_are_the_papers_and_none_is_more_balanced(chain: list[int
         assert least == max(min(map(sum, parts(chain, starts))) for starts in cuts(len(chain), groups))
 
 
-def test_by_hand() -> None:
+def test_partitions_by_hand() -> None:
     two, three = list(balanced_partitions([4, 1, 1, 5, 3]))[1:3]
     assert two == (0, 3)
     assert three == (0, 1, 4), "equally good is (0, 3, 4); the first group is shorter"
@@ -118,7 +118,7 @@ def fuse_graph(graph: Graph, groups: Sequence[Sequence[str]]) -> Graph:
     return Graph(graph.name, tuple(fused.values()))
 
 
-def test_the_fused_problem_is_that_of_the_fused_graph() -> None:
+def test_the_fused_problem_equals_that_of_the_fused_graph() -> None:
     for network in (NETWORK, Network(1000.0, 2.0), Network(10.0)):
         fusion = balanced_fusion(branches(), network)
         fused = fuse_graph(branches(), fusion.groups)
@@ -132,7 +132,7 @@ def test_the_fused_problem_is_that_of_the_fused_graph() -> None:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Graph:
-    """Backward one after another; forward in any shape, so that tails need not follow the order of release."""
+    """Draw a graph with a sequential backward pass and any forward pass, so that tails may rise and fall."""
     count = draw(st.integers(1, 6))
     operations = []
     for index in reversed(range(count)):
@@ -167,7 +167,7 @@ def test_no_number_of_groups_is_better(graph: Graph, network: Network) -> None:
     assert [name for group in fusion.groups for name in group] == chain
 
 
-def test_beyond_what_is_tried_in_full_fusion_is_still_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipping_numbers_of_groups_never_makes_fusion_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prophet_papers.algorithms.pace.fusion.EVERY_UP_TO", 2)
     job, free = branches(), Network(50.0)
     assert not Chain(job, free).rises
@@ -175,16 +175,18 @@ def test_beyond_what_is_tried_in_full_fusion_is_still_no_loss(monkeypatch: pytes
     assert len(balanced_fusion(job, Network(50.0, 100.0)).groups) == 1
 
 
-def test_a_dear_message_fuses_all_and_a_free_one_nothing_that_would_wait() -> None:
-    job = training_graph(profile((100, 3.0, 1.0), (100, 2.0, 1.0), (100, 1.0, 1.0), (100, 0.0, 1.0)))
-    assert len(balanced_fusion(job, Network(100.0, 50.0)).groups) == 1
-    assert len(balanced_fusion(job, Network(100.0, 0.0)).groups) == 4
-
-
-def test_of_equally_good_numbers_it_is_the_smallest() -> None:
-    job = training_graph(profile((10, 1.0, 1.0), (10, 1.0, 1.0), (10, 1.0, 1.0)))
-    # Both are there at once, and forward of the first layer alone decides nothing that an overhead of 0 could.
-    assert [len(g) for g in balanced_fusion(job, Network(1e15)).groups] == [3]
+@pytest.mark.parametrize(
+    ("rows", "network", "groups"),
+    [
+        # An expensive message fuses everything, and a free one nothing that would wait.
+        ([(100, 3.0, 1.0), (100, 2.0, 1.0), (100, 1.0, 1.0), (100, 0.0, 1.0)], Network(100.0, 50.0), 1),
+        ([(100, 3.0, 1.0), (100, 2.0, 1.0), (100, 1.0, 1.0), (100, 0.0, 1.0)], Network(100.0, 0.0), 4),
+        # All are ready at once: of equally good numbers of groups, the smallest.
+        ([(10, 1.0, 1.0)] * 3, Network(1e15), 1),
+    ],
+)
+def test_number_of_groups_by_hand(rows: list[tuple[int, float, float]], network: Network, groups: int) -> None:
+    assert len(balanced_fusion(training_graph(profile(*rows)), network).groups) == groups
 
 
 # ---- past the paper: the best of all contiguous partitions
@@ -244,5 +246,5 @@ def test_how_often_balance_is_not_best() -> None:
     assert max(ratios) == pytest.approx(1.12, abs=0.01)
 
 
-def test_where_tails_do_not_rise_the_best_is_what_the_paper_finds() -> None:
+def test_without_rising_tails_the_best_is_the_papers() -> None:
     assert best_fusion(branches(), NETWORK) == balanced_fusion(branches(), NETWORK)
