@@ -1,7 +1,6 @@
 """Networks that change during a job: the cells of configs/changing.yaml, and statistics of iterations over time.
 
-Rule of this file: running and counting. `make changing` runs it; it takes about 15 minutes on a quiet machine. Times
-are seconds, rates bits per second.
+Rule of this file: running and counting. It takes about 15 minutes. Times are seconds, rates bits per second.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""`make regret`: the cost to a job of finding its best arm, on jobs with randomly drawn times.
+"""The cost to a job of finding its best arm, on jobs with randomly drawn times.
 
 Rule of this file: jobs with known true times, and a decider's results on them. Times are seconds of a virtual clock.
-The jobs are drawn from seeds, so the figures are the same on every machine. Before the tuner, a judge of cuts decided
-by rules and thresholds; it ran on the same jobs, and its figures are kept unchanged.
+The jobs are drawn from seeds, so the figures are the same on every machine.
 
 A job has arms: block sizes, each with a true effect, an imperfect prediction, and the cost of a change. True effects
 come from shapes that no decider knows, errors of predictions are correlated, and iterations are noisy, autocorrelated,
@@ -23,7 +22,6 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from prophet_scheduler.session.tuner import Arm, Model, Tuner
-from tools import kept
 
 Array = NDArray[np.float64]
 SIZES = tuple(64 << 10 << place for place in range(7))
@@ -243,12 +241,11 @@ def figures(courses: Iterable[Course]) -> Figures:
 
 @dataclass(frozen=True)
 class FamilyRow:
-    """One family of jobs at one noise level; `judge` has the earlier rules' figures, if kept."""
+    """One family of jobs at one noise level."""
 
     family: str
     noise: float
     tuner: Figures
-    judge: Figures | None = None
 
 
 @dataclass(frozen=True)
@@ -260,11 +257,9 @@ class Regrets:
 
 
 def measure(out: Path, results: Path, *, jobs: int = 20) -> Regrets:
-    """Run `jobs` of each family at each noise level. Raises UserError."""
-    before = kept.kept(results, "regret", Regrets)
-    judges = {(row.family, row.noise): row.judge for row in (before.data.rows if before else ())}
+    """Run `jobs` of each family at each noise level."""
     rows = []
     for family, noise in track([(family, noise) for noise in NOISES for family in FAMILIES], "regret"):
         found = figures(run(draw(family, noise, seed), ByTuner(family)) for seed in range(jobs))
-        rows.append(FamilyRow(family.name, noise, found, judges.get((family.name, noise))))
+        rows.append(FamilyRow(family.name, noise, found))
     return Regrets(jobs, rows)
