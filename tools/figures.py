@@ -75,14 +75,6 @@ def policies(cells: Iterable[CellResult]) -> list[str]:
     return list(dict.fromkeys(name for cell in cells for name in cell.policies))
 
 
-def of_bound(cell: CellResult, name: str) -> str:
-    """Return a policy's time at rest as a multiple of the lower bound, or in seconds if none is known."""
-    policy = cell.policies.get(name)
-    if policy is None or policy.rest_s is None:
-        return "-" if policy is None else "failed"
-    return f"{policy.rest_s / cell.lower_bound_s:.3f}" if cell.lower_bound_s else f"{policy.rest_s:.3f} s"
-
-
 def same_weights(points: Iterable[Point], only: str | None = None) -> list[bool]:
     """Return if final weights were stock's, in each cell with two workers: of `only`, or of all policies but stock."""
     results = [
@@ -158,24 +150,19 @@ def error_s(result: PolicyResult, after_warmup: int) -> float:
 
 
 def block_gains(study: Study, ours: str = "prophet") -> list[Row]:
-    """Return Prophet's leads over the best fixed size and the best other, in each cell that simulated all three.
+    """Return Prophet's lead over the best fixed size (`over_fixed`), in each cell that simulated both.
 
-    `of_bound` has all times as multiples of the lower bound, and `any_blocks` is the bound for any cut as such a
-    multiple; `possible` is the largest lead that any cut could have over the best fixed size.
+    `of_bound` has all times as multiples of the lower bound; so is `any_blocks`, the bound for any cut.
     """
     rows = []
     for place, point in study.configured():
         bound_s, least_s = point.cell.lower_bound_s, any_blocks_s(place)
         times = {name: rest_s / bound_s for name, rest_s in point.cell.rests_s.items()} if bound_s else {}
         fixed = [time for name, time in times.items() if name.startswith("fixed-")]
-        others = [time for name, time in times.items() if not name.startswith("fixed-") and name != ours]
-        if ours in times and fixed and others and bound_s:
+        if ours in times and fixed and bound_s:
             any_blocks = None if least_s is None else least_s / bound_s
-            leads = {"over_fixed": 1 - times[ours] / min(fixed), "over_other": 1 - times[ours] / min(others)}
-            possible = None if any_blocks is None else 1 - any_blocks / min(fixed)
-            rows.append(
-                {"cell": point.cell, **leads, "of_bound": times, "any_blocks": any_blocks, "possible": possible}
-            )
+            lead = 1 - times[ours] / min(fixed)
+            rows.append({"cell": point.cell, "over_fixed": lead, "of_bound": times, "any_blocks": any_blocks})
     return rows
 
 
