@@ -28,8 +28,6 @@ SIZES = tuple(64 << 10 << place for place in range(7))
 """Block sizes, in bytes."""
 ITERATIONS = 500
 COUNTS = (50, 100, 500)
-BAD = 0.10
-"""Share above the best arm's time from which an iteration counts as bad."""
 ITERATION_S = 0.3
 FIRST = 3
 """Arm with which jobs begin."""
@@ -211,10 +209,6 @@ class Figures(NamedTuple):
     """Share by which the final arm is slower than the best."""
     nine_of_ten: float
     """90th percentile of the same."""
-    until_rest: float
-    """Median number of iterations until the final arm."""
-    bad: float
-    """Number of iterations with arms that are slower than the best by more than BAD."""
 
 
 def figures(courses: Iterable[Course]) -> Figures:
@@ -226,16 +220,11 @@ def figures(courses: Iterable[Course]) -> Figures:
 
     change_at = several[0].job.family.change_at
     ends = [each.job.effects[-1][each.arms[-1]] / each.job.effects[-1].min() - 1 for each in several]
-    rests = [max(np.flatnonzero(each.arms != each.arms[-1]), default=-1) + 1 for each in several]
-    every = np.arange(ITERATIONS)
-    bad = [(each.alone_s[every, each.arms] > (1 + BAD) * best).sum() for each, best in by_course]
     return Figures(
         tuple(regret(0, count) for count in COUNTS),
         None if change_at is None else regret(change_at, change_at + 100),
         float(np.mean(ends)),
         float(np.quantile(ends, 0.9)),
-        float(np.median(rests)),
-        float(np.mean(bad)),
     )
 
 
