@@ -22,7 +22,6 @@ MEASUREMENTS: Mapping[str, str] = {
     "baselines": "baselines.measure",
     "bench": "bench.measure",
     "changing": "changing.measure",
-    "changing-simulated": "changing.simulate",
     "gpu": "gpu.measure",
     "map": "gain_map.measure",
     "mlfabric": "mlfabric_cells.measure",

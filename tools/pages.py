@@ -40,7 +40,6 @@ PLACES: Mapping[str, str] = {"reliability.md": "../reliability.md", "report.md":
 KINDS: Mapping[str, Any] = {
     "baselines": list[list[Trained]],
     "changing": list[list[Series]],
-    "changing-simulated": list[list[Series]],
     "map": list[Curve],
     "mlfabric": RealCells,
     "mlfabric-simulated": MlfabricSimulated,
