@@ -1,4 +1,4 @@
-"""`make baselines`: Prophet compared with other remedies for a slow network, by time to an accuracy.
+"""Prophet compared with other remedies for a slow network, by time to an accuracy.
 
 Rule of this file: the ways to train, running them on the testbed, and their times, in seconds. A way that changes the
 gradients may need more iterations than another, so the measure is the time until the model is good.

@@ -1,4 +1,4 @@
-"""`make bench`: speed of the queue and the planner, and the change since the last run. A benchmark, not a test.
+"""Speed of the queue and the planner, and the change since the last run. A benchmark, not a test.
 
 Rule of this file: measurements of pure parts in one process; `prophet run` measures whole jobs.
 """

@@ -1,7 +1,6 @@
 """Networks that change during a job: the cells of configs/changing.yaml, and statistics of iterations over time.
 
-Rule of this file: running and counting. `make changing` runs it; it takes about 15 minutes on a quiet machine. Times
-are seconds, rates bits per second.
+Rule of this file: running and counting. It takes about 15 minutes. Times are seconds, rates bits per second.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from prophet_scheduler.lab.config import load_experiment
 from prophet_scheduler.lab.iterations import rests_from
 from prophet_scheduler.lab.jobs.record import WorkerRecord
 from prophet_scheduler.lab.records import read_status, read_worker
-from tools.studies import measured, simulated_runs
+from tools.studies import measured
 
 CONFIG = Path("configs/changing.yaml")
 STOCK, OURS = "stock", "prophet"
@@ -56,7 +55,7 @@ class Regime:
 
 @dataclass(frozen=True)
 class Series:
-    """One job: the start of each iteration, and the end of the last. A simulated job has no status."""
+    """One job: the start of each iteration, and the end of the last. A job without Prophet has no status."""
 
     policy: str
     regimes: Sequence[Regime]
@@ -141,15 +140,13 @@ def rows(jobs: Sequence[Sequence[Series]]) -> list[list[dict[str, Any]]]:
 def series_of(
     policy: str, cluster: ClusterConfig, workers: Sequence[WorkerRecord], status: AgentStatus | None = None
 ) -> Series:
-    """Return a job's data to keep. A simulated job's times count from its beginning, as its networks do."""
-    starts = [mark.start for mark in workers[0].marks]
-    simulated = workers[0].start_s is None
-    trained_s = starts[0] if simulated else max(worker.marks[1].start for worker in workers)
+    """Return a job's data to keep."""
+    trained_s = max(worker.marks[1].start for worker in workers)
     last = None if status is None or status.last_recut_s is None else round(status.last_recut_s - trained_s, 3)
     return Series(
         policy,
         regimes(cluster),
-        [round(start - trained_s, 4) for start in starts],
+        [round(mark.start - trained_s, 4) for mark in workers[0].marks],
         None if status is None else status.recuts,
         last,
         "" if status is None else status.recut_reason,
@@ -170,11 +167,3 @@ def measure(out: Path, results: Path) -> list[list[Series]]:
             of_cell.append(series_of(policy.name, cell.cluster, workers, read_status(file) if file.exists() else None))
         jobs.append(of_cell)
     return jobs
-
-
-def simulate(out: Path, results: Path) -> list[list[Series]]:
-    """Return the same jobs, run on the simulator. Raises UserError."""
-    return [
-        [series_of(name, cell.cell.cluster, runs[0].workers) for name, runs in cell.runs.items() if runs[0].workers]
-        for cell in simulated_runs(load_experiment(CONFIG))
-    ]

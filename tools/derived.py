@@ -17,7 +17,7 @@ from prophet_scheduler.policies import all_definitions
 from tools import kept
 from tools.kept import Study
 from tools.observed import WatchedRun
-from tools.studies import ALL_REDUCES, VALIDATION
+from tools.studies import BESIDE
 
 ROOT = Path(__file__).parents[1]
 ENABLING = ROOT / "docs" / "enabling.md"
@@ -59,7 +59,7 @@ def with_tables(page: str) -> str:
 def errors_text() -> str:
     """Return the file of the simulator's errors for `prophet advise`, from kept runs. Raises UserError."""
     ratios: dict[str, list[float]] = {}
-    for name in (VALIDATION, *ALL_REDUCES):
+    for name in BESIDE:
         stored = kept.kept(ROOT / kept.RESULTS, name, Study)
         for cell, point in stored.data.configured() if stored is not None else ():
             times = point.real_and_simulated_s

@@ -75,14 +75,6 @@ def policies(cells: Iterable[CellResult]) -> list[str]:
     return list(dict.fromkeys(name for cell in cells for name in cell.policies))
 
 
-def of_bound(cell: CellResult, name: str) -> str:
-    """Return a policy's time at rest as a multiple of the lower bound, or in seconds if none is known."""
-    policy = cell.policies.get(name)
-    if policy is None or policy.rest_s is None:
-        return "-" if policy is None else "failed"
-    return f"{policy.rest_s / cell.lower_bound_s:.3f}" if cell.lower_bound_s else f"{policy.rest_s:.3f} s"
-
-
 def same_weights(points: Iterable[Point], only: str | None = None) -> list[bool]:
     """Return if final weights were stock's, in each cell with two workers: of `only`, or of all policies but stock."""
     results = [
@@ -158,24 +150,19 @@ def error_s(result: PolicyResult, after_warmup: int) -> float:
 
 
 def block_gains(study: Study, ours: str = "prophet") -> list[Row]:
-    """Return Prophet's leads over the best fixed size and the best other, in each cell that simulated all three.
+    """Return Prophet's lead over the best fixed size (`over_fixed`), in each cell that simulated both.
 
-    `of_bound` has all times as multiples of the lower bound, and `any_blocks` is the bound for any cut as such a
-    multiple; `possible` is the largest lead that any cut could have over the best fixed size.
+    `of_bound` has all times as multiples of the lower bound; so is `any_blocks`, the bound for any cut.
     """
     rows = []
     for place, point in study.configured():
         bound_s, least_s = point.cell.lower_bound_s, any_blocks_s(place)
         times = {name: rest_s / bound_s for name, rest_s in point.cell.rests_s.items()} if bound_s else {}
         fixed = [time for name, time in times.items() if name.startswith("fixed-")]
-        others = [time for name, time in times.items() if not name.startswith("fixed-") and name != ours]
-        if ours in times and fixed and others and bound_s:
+        if ours in times and fixed and bound_s:
             any_blocks = None if least_s is None else least_s / bound_s
-            leads = {"over_fixed": 1 - times[ours] / min(fixed), "over_other": 1 - times[ours] / min(others)}
-            possible = None if any_blocks is None else 1 - any_blocks / min(fixed)
-            rows.append(
-                {"cell": point.cell, **leads, "of_bound": times, "any_blocks": any_blocks, "possible": possible}
-            )
+            lead = 1 - times[ours] / min(fixed)
+            rows.append({"cell": point.cell, "over_fixed": lead, "of_bound": times, "any_blocks": any_blocks})
     return rows
 
 
@@ -300,40 +287,3 @@ def pairs(runs: Sequence[Row]) -> list[Row]:
             times = [times_of([(seconds, rests_from(list(accumulate(seconds)), None))]) for seconds in both]
             rows.append({"runs": pair, "times": times, "same_weights": same if len(first) == len(second) else "-"})
     return rows
-
-
-def _beside_nothing(data: Row, variant: str, rank: int | None = None) -> list[tuple[Row, Row]]:
-    """Return, by cycle and rank, the turn of `variant` and the turn of `nothing`, from data of `make overhead`."""
-    base = {(turn["rank"], turn["cycle"]): turn for turn in data["turns"] if turn["variant"] == "nothing"}
-    turns = (turn for turn in data["turns"] if turn["variant"] == variant and rank in (None, turn["rank"]))
-    return [(turn, base[turn["rank"], turn["cycle"]]) for turn in turns]
-
-
-def delayed(data: Row, variant: str, key: str) -> list[float]:
-    """Return, by cycle and rank, the share by which `variant` takes more than `nothing`."""
-    return [turn[key] / nothing[key] - 1 for turn, nothing in _beside_nothing(data, variant)]
-
-
-def watching_share(data: Row, variant: str, rank: int, *, counted: bool) -> list[float]:
-    """Return, by cycle, the processor time of watching as a share of an iteration, with calls in training's threads.
-
-    With `counted`, the time of code that only watches; else that of Prophet's threads beyond the turn of `nothing`.
-    """
-    called_s = sum(call["count"] * call["call_s"] for call in data["calls"] if call["rank"] == rank)
-    return [
-        ((turn["watching_s"] if counted else turn["threads_s"] - nothing["threads_s"]) + called_s)
-        / nothing["iteration_s"]
-        for turn, nothing in _beside_nothing(data, variant, rank)
-    ]
-
-
-def scattered(values: Sequence[float]) -> str:
-    """Return the median and its standard error, from the median absolute deviation."""
-    middle = float(np.median(values))
-    scatter = 1.4826 * float(np.median(np.abs(np.array(values) - middle)))
-    return f"{middle:+.2%} ({1.25 * scatter / len(values) ** 0.5:.2%})"
-
-
-def beside_judge(rows: Iterable[Any]) -> list[float]:
-    """Return, by family of jobs, the tuner's regret after 100 iterations over that of the rules it replaced."""
-    return [row.tuner.regret[1] / row.judge.regret[1] for row in rows if row.judge]

@@ -1,7 +1,7 @@
 """Map of Prophet's gains over DDP: simulated jobs from much communication to little, and a figure of them.
 
-Rule of this file: the jobs, their gains, and the figure. `make map` takes about three minutes. Times are seconds, sizes
-bytes. A gain is another contender's time over Prophet's, so 1 is no gain.
+Rule of this file: the jobs, their gains, and the figure. It takes about three minutes. Times are seconds, sizes bytes.
+A gain is another contender's time over Prophet's, so 1 is no gain.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Measurements whose data is kept for the pages of results: `python -m tools.measure NAME [KEY=VALUE...]`.
 
 Rule of this file: the list of measurements, and keeping their data. A measurement is a function: it gets a folder for
-its work, the folder of results, and options, and returns the data to keep, if any. studies.py runs configs for pages.
+its work, the folder of results, and options, and returns the data to keep, if any. Those that only run a config are
+studies (studies.py). All but the simulated ones need a quiet machine. Most can be interrupted.
 """
 
 from __future__ import annotations
@@ -15,15 +16,13 @@ from typing import Any
 
 from prophet_scheduler.cli.options import exit_status
 from prophet_scheduler.core.errors import UserError
-from tools import kept
+from tools import kept, studies
 
 MEASUREMENTS: Mapping[str, str] = {
     "baselines": "baselines.measure",
     "bench": "bench.measure",
     "changing": "changing.measure",
-    "changing-simulated": "changing.simulate",
     "gpu": "gpu.measure",
-    "guard": "guard.measure",
     "map": "gain_map.measure",
     "mlfabric": "mlfabric_cells.measure",
     "mlfabric-simulated": "mlfabric_cells.simulate",
@@ -35,10 +34,10 @@ MEASUREMENTS: Mapping[str, str] = {
     "screenshots": "screenshots.measure",
     "soak": "soak.measure",
     "testbed": "testbed.links",
-    "traces": "public_traces.measure",
-    "watching": "overhead.measure",
+    "simulated-again": "studies.simulate_again",
 }
-"""Function of each measurement, by name of its data."""
+"""Function of each measurement but the studies, by name of its data."""
+NAMES = (*MEASUREMENTS, *studies.STUDIES)
 
 
 def options_of(measure: Any, given: Sequence[str]) -> dict[str, Any]:
@@ -57,6 +56,9 @@ def options_of(measure: Any, given: Sequence[str]) -> dict[str, Any]:
 
 
 def function_of(name: str) -> Any:
+    """Return the function of a measurement or study."""
+    if name in studies.STUDIES:
+        return studies.measurement(name)
     module, _, function = MEASUREMENTS[name].partition(".")
     return getattr(importlib.import_module(f"tools.{module}"), function)
 
@@ -64,7 +66,7 @@ def function_of(name: str) -> Any:
 def main(arguments: list[str] | None = None) -> int:
     """Measure and keep. A user's error is one line and exit status 2."""
     parser = kept.page_parser("measure", __doc__)
-    parser.add_argument("name", choices=MEASUREMENTS)
+    parser.add_argument("name", choices=NAMES, metavar="NAME", help=", ".join(sorted(NAMES)))
     parser.add_argument("options", nargs="*", metavar="KEY=VALUE", help="options, if not the measurement's defaults")
     parser.add_argument("--out", type=Path, help="folder for its work; default: build/NAME")
     options = parser.parse_args(arguments)

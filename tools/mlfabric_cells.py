@@ -1,8 +1,8 @@
 """MLfabric's nine cells: with real transfers, simulated with the same job, and with the paper's 30 workers.
 
-Rule of this file: the configs of configs/mlfabric in, numbers out; no text. `make mlfabric` runs both; it takes about
-half an hour on a quiet machine, and does not repeat finished real cells. A simulated cell reads no clock, so a config
-always gives the same result. Times are seconds, virtual ones in a simulated cell.
+Rule of this file: the configs of configs/mlfabric in, numbers out; no text. Real cells take about half an hour, and
+finished ones are not repeated. A simulated cell reads no clock, so a config always gives the same result. Times are
+seconds, virtual ones in a simulated cell.
 
 A simulated cluster is the config's: its workers, its rates (the draw of `rate_mix` itself, over time), its slow
 computations (from the same streams), the size of its update. The job is also the config's: the model is trained on the

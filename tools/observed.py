@@ -1,4 +1,4 @@
-"""`make observed`: jobs that Prophet only watches, its predictions for changes, and runs with each change made.
+"""Jobs that Prophet only watches, its predictions for changes, and runs with each change made.
 
 Rule of this file: the jobs, running them on the testbed, and their results. The job is tools/slept_job.py. Times are
 seconds, rates bits per second. A gain is a factor in samples per second.

@@ -3,7 +3,7 @@
 Rule of this file: the list of runs, and TicTac's own metrics on its own models: the paper's E and S of one worker, and
 the gain of an order. Its graphs are from MXNet's model zoo (the extra `mxnet`). No network or framework runs, only the
 model of the paper's section 3 (prophet_papers/algorithms/tictac/worker.py). MLfabric's cluster is not a config of the
-simulator, so mlfabric_runs.py has its runs. `make papers` takes about two minutes.
+simulator, so mlfabric_runs.py has its runs. It takes about two minutes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The recorded profiles in configs/profiles: real training as Prophet's profiler sees it.
 
-Rule of this file: from finished runs of configs/profiles/record.yaml to profiles that name their source. `make
-profiles` records them again on this machine, which takes about five minutes.
+Rule of this file: from finished runs of configs/profiles/record.yaml to profiles that name their source. It takes about
+five minutes.
 """
 
 from __future__ import annotations

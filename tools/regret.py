@@ -1,8 +1,7 @@
-"""`make regret`: the cost to a job of finding its best arm, on jobs with randomly drawn times.
+"""The cost to a job of finding its best arm, on jobs with randomly drawn times.
 
 Rule of this file: jobs with known true times, and a decider's results on them. Times are seconds of a virtual clock.
-The jobs are drawn from seeds, so the figures are the same on every machine. Before the tuner, a judge of cuts decided
-by rules and thresholds; it ran on the same jobs, and its figures are kept unchanged.
+The jobs are drawn from seeds, so the figures are the same on every machine.
 
 A job has arms: block sizes, each with a true effect, an imperfect prediction, and the cost of a change. True effects
 come from shapes that no decider knows, errors of predictions are correlated, and iterations are noisy, autocorrelated,
@@ -23,15 +22,12 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from prophet_scheduler.session.tuner import Arm, Model, Tuner
-from tools import kept
 
 Array = NDArray[np.float64]
 SIZES = tuple(64 << 10 << place for place in range(7))
 """Block sizes, in bytes."""
 ITERATIONS = 500
 COUNTS = (50, 100, 500)
-BAD = 0.10
-"""Share above the best arm's time from which an iteration counts as bad."""
 ITERATION_S = 0.3
 FIRST = 3
 """Arm with which jobs begin."""
@@ -213,10 +209,6 @@ class Figures(NamedTuple):
     """Share by which the final arm is slower than the best."""
     nine_of_ten: float
     """90th percentile of the same."""
-    until_rest: float
-    """Median number of iterations until the final arm."""
-    bad: float
-    """Number of iterations with arms that are slower than the best by more than BAD."""
 
 
 def figures(courses: Iterable[Course]) -> Figures:
@@ -228,27 +220,21 @@ def figures(courses: Iterable[Course]) -> Figures:
 
     change_at = several[0].job.family.change_at
     ends = [each.job.effects[-1][each.arms[-1]] / each.job.effects[-1].min() - 1 for each in several]
-    rests = [max(np.flatnonzero(each.arms != each.arms[-1]), default=-1) + 1 for each in several]
-    every = np.arange(ITERATIONS)
-    bad = [(each.alone_s[every, each.arms] > (1 + BAD) * best).sum() for each, best in by_course]
     return Figures(
         tuple(regret(0, count) for count in COUNTS),
         None if change_at is None else regret(change_at, change_at + 100),
         float(np.mean(ends)),
         float(np.quantile(ends, 0.9)),
-        float(np.median(rests)),
-        float(np.mean(bad)),
     )
 
 
 @dataclass(frozen=True)
 class FamilyRow:
-    """One family of jobs at one noise level; `judge` has the earlier rules' figures, if kept."""
+    """One family of jobs at one noise level."""
 
     family: str
     noise: float
     tuner: Figures
-    judge: Figures | None = None
 
 
 @dataclass(frozen=True)
@@ -260,11 +246,9 @@ class Regrets:
 
 
 def measure(out: Path, results: Path, *, jobs: int = 20) -> Regrets:
-    """Run `jobs` of each family at each noise level. Raises UserError."""
-    before = kept.kept(results, "regret", Regrets)
-    judges = {(row.family, row.noise): row.judge for row in (before.data.rows if before else ())}
+    """Run `jobs` of each family at each noise level."""
     rows = []
     for family, noise in track([(family, noise) for noise in NOISES for family in FAMILIES], "regret"):
         found = figures(run(draw(family, noise, seed), ByTuner(family)) for seed in range(jobs))
-        rows.append(FamilyRow(family.name, noise, found, judges.get((family.name, noise))))
+        rows.append(FamilyRow(family.name, noise, found))
     return Regrets(jobs, rows)

@@ -1,8 +1,8 @@
 """The pictures of docs/watching.md: `prophet top` and a report, of a job started for them.
 
 Rule of this file: the job, the headless browser, and the pictures in docs/images. The data is real: an all-reduce job
-under Prophet on two nodes with shaped links, watched while it trains. `make screenshots` runs it; it takes about two
-minutes, and needs the same as `prophet run`, and chromium for the report.
+under Prophet on two nodes with shaped links, watched while it trains. It takes about two minutes, and needs chromium
+for the report.
 """
 
 from __future__ import annotations

@@ -126,17 +126,9 @@ class LongTraining:
     """Resident bytes at the end."""
     error: str = ""
 
-    def growth(self, role: str, iterations: float = 1.0) -> float | None:
-        """Return the growth in bytes over `iterations` of the role's fastest-growing process; None if unknown."""
-        slopes = [slope for node, slope in self.growth_bytes.items() if node.startswith(role)]
-        return max(slopes) * iterations if slopes else None
-
-    def growth_a_million(self, role: str) -> float | None:
-        """Return the same growth per million messages."""
-        if not self.messages or not self.resident_bytes:
-            return None
-        workers = sum(node.startswith("worker") for node in self.resident_bytes) if role == "server" else 1
-        return self.growth(role, 1e6 * self.iterations / (self.messages * workers))
+    def growth(self, role: str) -> float | None:
+        """Return the growth in bytes per iteration of the role's fastest-growing process; None if unknown."""
+        return max((slope for node, slope in self.growth_bytes.items() if node.startswith(role)), default=None)
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,19 @@
 """Configs that are run for pages: on real engines, cell by cell, or on the simulator.
 
-Rule of this file: the list of configs, running a config's missing cells, and keeping the results. A cell with results
-is not run again, so a disturbed measurement costs one cell, and a run can be interrupted. With `--simulated` it only
-simulates kept cells again, which takes seconds.
+Rule of this file: the list of configs, and running a config's missing cells. A cell with results is not run again, so a
+disturbed measurement costs one cell, and a run can be interrupted.
 """
 
 from __future__ import annotations
 
-import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic_core import to_jsonable_python
 from rich.console import Console
 
-from prophet_scheduler.cli.options import exit_status
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.config import Cell, Experiment, load_experiment
 from prophet_scheduler.lab.records import RESULTS_FILE, CellResult, read_results
@@ -31,30 +28,21 @@ from tools.kept import Study
 
 CONFIGS = Path("configs")
 VALIDATION = "validation"
-ALL_REDUCES = ("allreduce", "eighth")
-"""Studies of real all-reduces."""
+BESIDE = (VALIDATION, "allreduce", "eighth")
+"""Studies whose real cells are also simulated."""
 
 
-@dataclass(frozen=True)
-class StudyRecipe:
-    """Recipe of a study: its config, if only the simulator runs it, and if its real cells are also simulated."""
-
-    config: str
-    simulated: bool = False
-    beside: bool = False
-
-
-STUDIES: Mapping[str, StudyRecipe] = {
-    "allreduce": StudyRecipe("allreduce.yaml", beside=True),
-    "eighth": StudyRecipe("eighth.yaml", beside=True),
-    "blocks": StudyRecipe("blocks.yaml"),
-    "blocks-simulated": StudyRecipe("blocks-simulated.yaml", simulated=True),
-    "ablation": StudyRecipe("ablation.yaml"),
-    "ablation-simulated": StudyRecipe("ablation-simulated.yaml", simulated=True),
-    "replay-resnet50": StudyRecipe("replay-resnet50.yaml"),
-    VALIDATION: StudyRecipe("replay-bandwidths.yaml", beside=True),
+STUDIES: Mapping[str, str] = {
+    "allreduce": "allreduce.yaml",
+    "eighth": "eighth.yaml",
+    "blocks": "blocks.yaml",
+    "blocks-simulated": "blocks-simulated.yaml",
+    "ablation": "ablation.yaml",
+    "ablation-simulated": "ablation-simulated.yaml",
+    "replay-resnet50": "replay-resnet50.yaml",
+    VALIDATION: "replay-bandwidths.yaml",
 }
-"""Studies by name of their kept data."""
+"""Config of each study, by name of its kept data. Only the simulator runs those named `*-simulated`."""
 
 
 def measured(config: Path, out: Path) -> Study:
@@ -130,33 +118,27 @@ def beside(study: Study) -> Study:
     return replace(study, points=[replace(point, simulated=simulated_cell(cell, point.cell)) for cell, point in pairs])
 
 
-def study(recipe: StudyRecipe, out: Path) -> Study:
+def study(name: str, config: Path, out: Path) -> Study:
     """Run the missing parts of a study and return it. Raises UserError and OSError."""
-    config = CONFIGS / recipe.config
-    data = simulated(config) if recipe.simulated else measured(config, out)
-    return beside(data) if recipe.beside else data
+    if name.endswith("-simulated"):
+        return simulated(config)
+    data = measured(config, out)
+    return beside(data) if name in BESIDE else data
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run and keep. A user's error is one line and exit status 2."""
-    parser = kept.page_parser("studies", __doc__)
-    parser.add_argument("names", nargs="+", choices=STUDIES, metavar="NAME", help=", ".join(STUDIES))
-    parser.add_argument("--out", type=Path, default=Path("build/studies"), help="folder for the runs")
-    parser.add_argument("--simulated", action="store_true", help="only simulate the kept cells again")
-    options = parser.parse_args(arguments)
+def measurement(name: str) -> Callable[[Path, Path], Study]:
+    """Return the function of a study, as tools/measure.py calls it."""
 
-    def work() -> int:
-        for name in options.names:
-            if not options.simulated:
-                kept.keep(options.results, name, Study, study(STUDIES[name], options.out / name))
-            elif (stored := kept.kept(options.results, name, Study)) is not None:
-                kept.keep(options.results, name, Study, beside(stored.data), stored.measured)
-            else:
-                raise UserError(f"{kept.data_file(options.results, name)} is missing; measure first: make {name}")
-        return 0
+    def measure(out: Path, results: Path) -> Study:
+        return study(name, CONFIGS / STUDIES[name], out)
 
-    return exit_status(work)
+    return measure
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def simulate_again(out: Path, results: Path, *, names: str = ",".join(BESIDE)) -> None:
+    """Simulate kept real cells again, which takes seconds, and keep both. Raises UserError."""
+    for name in names.split(","):
+        stored = kept.kept(results, name, Study)
+        if stored is None:
+            raise UserError(f"{kept.data_file(results, name)} is missing; run first: make measure NAME={name}")
+        kept.keep(results, name, Study, beside(stored.data), stored.measured)

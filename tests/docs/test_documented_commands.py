@@ -40,6 +40,7 @@ from support.job_records import write_job_record
 from support.pages import BLOCK, PAGES, ROOT, blocks
 from support.profiles import resnet50
 from support.programs import without_switches
+from tools import measure
 
 BASE = Path(__file__).with_name("base_install.py")
 EXTRA = "comes with the extra {0}: `pip install ./plugins/{0}` in Prophet's checkout"
@@ -219,7 +220,9 @@ def check_prophet(arguments: list[str], whole: bool) -> None:
 def check_make(arguments: list[str], whole: bool) -> None:
     phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     assert phony is not None
-    assert set(arguments) <= set(phony.group(1).split())
+    names = [word.removeprefix("NAME=") for word in arguments if "=" in word]
+    assert set(names) <= {*measure.NAMES, ""}  # "NAME=..." on a page
+    assert {word for word in arguments if "=" not in word} <= set(phony.group(1).split())
 
 
 def check_pip(arguments: list[str], whole: bool) -> None:

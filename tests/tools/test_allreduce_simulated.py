@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic_core import to_jsonable_python
 
+from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.profile import GradientProfile, Profile
 from prophet_scheduler.lab.config import Cell
 from prophet_scheduler.lab.records import CellResult
@@ -99,10 +100,9 @@ def test_what_the_simulator_does_not_know_is_left_out(tmp_path: Path) -> None:
     assert simulated_cell(training, measured(training)) is None
 
 
-def test_what_is_kept_is_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["allreduce", "--simulated", "--results", str(tmp_path)]
-    assert studies.main(arguments) == 2
-    assert "is missing; measure first: make allreduce" in capsys.readouterr().err
+def test_what_is_kept_is_simulated(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is missing; run first: make measure NAME=allreduce"):
+        studies.simulate_again(tmp_path, tmp_path, names="allreduce")
 
     raw = {**RAW, "policies": ["ddp-gloo-50", "ddp-prophet", "ddp-p3"], "sweep": [{"cluster": {"bandwidth": "1gbit"}}]}
     raw["sweep"] += [{"cluster": {"bandwidth": "250mbit"}}]
@@ -113,7 +113,7 @@ def test_what_is_kept_is_simulated(tmp_path: Path, capsys: pytest.CaptureFixture
     study = Study(to_jsonable_python(experiment.source), points)
     where = Provenance("2026-01-01", "abc", "a processor", 2)
     kept.keep(tmp_path, "allreduce", Study, study, where)
-    assert studies.main(arguments) == 0
+    studies.simulate_again(tmp_path, tmp_path, names="allreduce")
     stored = kept.kept(tmp_path, "allreduce", Study)
     assert stored is not None and stored.measured == where
     assert [point.cell for point in stored.data.points] == [point.cell for point in points], "what was measured stays"

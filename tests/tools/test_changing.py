@@ -43,7 +43,7 @@ def test_a_network_that_no_job_had_by_itself_has_no_comparison() -> None:
     assert cell[0] == {"network": FAST, "from_s": 0.0, **times}
 
 
-def test_time_is_counted_from_when_all_workers_had_trained_and_in_a_simulation_from_its_beginning() -> None:
+def test_time_is_counted_from_when_all_workers_had_trained() -> None:
     cluster = load_experiment(CONFIG).cells[0].cluster
     marks = [[Mark(begin, begin, begin) for begin in moments] for moments in ([5.0, 6.0, 7.5], [5.0, 6.5, 7.5])]
     status = AgentStatus(
@@ -61,5 +61,3 @@ def test_time_is_counted_from_when_all_workers_had_trained_and_in_a_simulation_f
     series = series_of("prophet", cluster, [WorkerRecord([1.0, 1.5], own, start_s=4.0) for own in marks], status)
     assert series.starts_s == [-1.5, -0.5, 1.0]
     assert (series.recuts, series.last_recut_s, series.block_bytes) == (2, 30.0, [1 << 20])
-    simulated = series_of("prophet", cluster, [WorkerRecord([1.0, 1.5], own) for own in marks])
-    assert simulated.starts_s == [0.0, 1.0, 2.5]

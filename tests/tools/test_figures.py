@@ -28,16 +28,15 @@ def test_a_span_is_one_value_where_both_are_shown_alike(values: list[float], sai
     assert figures.span(values) == said
 
 
-def test_a_contender_is_held_against_the_bound_of_its_cell() -> None:
+def test_gains_are_of_cells_with_both_policies() -> None:
     cells = [
         cell(**of({"prophet": 1.0, "p3": 1.5})),
         cell(**of({"prophet": 2.0, "p3": 2.0})),
         cell(prophet=failed("hung"), p3=policy(9.0)),
     ]
     points = [Point(each, 2) for each in cells]
-    assert figures.gains(points, "prophet", "p3") == pytest.approx([0.5, 0.0]), "of cells with both"
+    assert figures.gains(points, "prophet", "p3") == pytest.approx([0.5, 0.0])
     assert figures.policies(cells) == ["prophet", "p3"]
-    assert [figures.of_bound(cells[2], name) for name in ("prophet", "p3", "stock")] == ["failed", "15.000", "-"]
 
 
 def test_prophet_is_held_against_ddp_as_it_comes_and_its_best_bucket_size() -> None:

@@ -12,22 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from prophet_scheduler.core.settings import DDP_NCCL
 from support.programs import clean_environ, run_together, torchrun_variables
 from tools import gpu, kept, measure
 from tools.gpu import GpuJob, GpuRun
 from tools.ports import free_port
-
-
-def test_two_ranks_are_two_hosts_to_nccl() -> None:
-    scripts = {node: gpu.settings_of(node, "eth0") for node in gpu.WORKERS}
-    assert len({settings["NCCL_HOSTID"] for settings in scripts.values()}) == 2
-    assert all(settings[DDP_NCCL] == "1" and settings["NCCL_SOCKET_IFNAME"] == "eth0" for settings in scripts.values())
-
-
-def test_every_job_has_a_name_of_its_own_and_both_policies() -> None:
-    assert len({job.name for job in gpu.JOBS}) == len(gpu.JOBS)
-    assert {job.engine for job in gpu.JOBS} == set(gpu.BASES)
 
 
 def test_a_machine_without_a_gpu_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

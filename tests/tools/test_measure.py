@@ -37,7 +37,7 @@ def test_a_wrong_option_is_one_line(option: str, line: str, capsys: pytest.Captu
     assert f"{option}: {line}" in error and error.count("\n") == 1
 
 
-@pytest.mark.parametrize("name", measure.MEASUREMENTS)
+@pytest.mark.parametrize("name", measure.NAMES)
 def test_every_measurement_says_what_it_keeps(name: str) -> None:
     function = measure.function_of(name)
     assert typing.get_type_hints(function)["return"]

@@ -68,17 +68,17 @@ def test_make_pages_writes_them_all(copied: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        ('{"measured": 3}', "watching.json: cannot be read as kept results"),
+        ('{"measured": 3}', "testbed.json: cannot be read as kept results"),
         (
             '{"measured": {"date": "", "commit": "", "processor": "", "cores": 1}, "data": {}}',
-            "watching.md: its data lacks something ('dict object' has no attribute 'turns')",
+            "testbed.md: its data lacks something ('dict object' has no attribute 'links')",
         ),
     ],
 )
 def test_data_that_cannot_be_shown_is_one_line_and_nothing_is_written(
     content: str, line: str, copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (copied / "data" / "watching.json").write_text(content)
+    (copied / "data" / "testbed.json").write_text(content)
     assert pages.main(["--results", str(copied)]) == 2
     error = capsys.readouterr().err
     assert line in error and error.count("\n") == 1
@@ -92,7 +92,7 @@ def test_what_failed_in_a_study_is_said(copied: Path) -> None:
     kept.keep(copied, "replay-resnet50", Study, Study({}, [Point(shown, 2)]), PROVENANCE)
     text = pages.page(copied, "replay.md")
     assert "| 250mbit | 1.800 | 1.000 | 0.900 | failed | 0.600 | 1.50 | -10.0% |" in text
-    assert "250mbit; narrow link: worker uplink; lower bound 0.600 s\n\n| policy |" in text
-    assert "| prophet | 0.900 | 0.800-1.000 | 100.0 | 1.90 | 1.50 | 97.0% |" in text
-    assert "| fifo | failed: it hung | - | - | - | - | - |" in text
+    assert "250mbit; lower bound 0.600 s\n\n| policy |" in text
+    assert "| prophet | 0.900 | 0.800-1.000 | 97.0% |" in text
+    assert "| fifo | failed: it hung | - | - |" in text
     assert "bit for bit, under 0 of\n3 other policies." in text

@@ -110,13 +110,8 @@ def test_the_page_says_what_went_wrong_and_how_jobs_ended(tmp_path: Path) -> Non
 def test_growth_is_the_slope_of_the_second_half() -> None:
     pairs = [(n, 10_000_000 + (5_000_000 if n > 40 else 0) + 100 * n) for n in range(1, 201)]
     assert soak.growth({"worker0": pairs, "server0": pairs[:15]}) == {"worker0": pytest.approx(100)}
-    job = LongTraining("prophet", 200, 60.0, 6, "1f", messages=4000, growth_bytes={"worker0": 100.0, "server0": 40.0})
-    job = replace(job, resident_bytes={"worker0": 1, "worker1": 1, "server0": 1})
-    assert job.growth("worker", 1000) == 100_000
-    assert job.growth_a_million("worker") == 5_000_000
-    assert job.growth_a_million("server") == 1_000_000, "a server has both workers' messages"
-    assert replace(job, messages=None).growth_a_million("worker") is None
-    assert replace(job, resident_bytes={}).growth_a_million("server") is None
+    job = LongTraining("prophet", 200, 60.0, 6, "1f", growth_bytes={"worker0": 100.0, "worker1": 50.0})
+    assert (job.growth("worker"), job.growth("server")) == (100.0, None)
 
 
 def test_rates_of_long_training_stay_within_their_bounds_for_all_of_it() -> None:
