@@ -10,7 +10,11 @@ NATIVE := $(shell find prophet plugins -name '*.h' -o -name '*.cc') setup.py pyp
 PLUGINS := $(patsubst %/pyproject.toml,./%,$(wildcard plugins/*/pyproject.toml))
 BUILDER := $(shell find plugins/byteps/prophet_byteps/build -type f)
 
-.PHONY: setup demo test sanitize fuzz releases lint torch-tests stacks torches measure pages site golden release clean
+MEASUREMENTS := ablation ablation-simulated allreduce baselines bench blocks blocks-simulated changing eighth gpu guard map \
+	mlfabric mlfabric-simulated observed operations papers profiles regret replay-resnet50 screenshots simulated-again \
+	soak testbed traces validation watching
+
+.PHONY: setup demo test sanitize fuzz releases lint torch-tests stacks torches pages site golden release clean $(MEASUREMENTS)
 
 setup: $(STAMP)
 
@@ -67,10 +71,10 @@ lint: setup
 	$(BIN)/python -m tools.lines
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files '*.h' '*.cc')
 
-# Measures NAME, keeps its data in docs/results/data, and makes its page: `make measure NAME=map`. CONTRIBUTING.md has the
-# names. OPTIONS are the measurement's, as KEY=VALUE.
-measure: setup
-	$(BIN)/python -m tools.measure $(NAME) $(OPTIONS); status=$$?; $(BIN)/python -m tools.pages && exit $$status
+# Measurements, such as `make map`: each keeps its data in docs/results/data, and makes its page. CONTRIBUTING.md says
+# what they measure and how long they take. OPTIONS are the measurement's, as KEY=VALUE.
+$(MEASUREMENTS): setup
+	$(BIN)/python -m tools.measure $@ $(OPTIONS); status=$$?; $(BIN)/python -m tools.pages && exit $$status
 
 # The installed torch's own tests of DistributedDataParallel, plain and under Prophet: about six minutes.
 # TORCH_PYTHON names an interpreter with another torch. TORCH_SOURCES names a folder of torch's sources, whose tests of

@@ -287,3 +287,28 @@ def pairs(runs: Sequence[Row]) -> list[Row]:
             times = [times_of([(seconds, rests_from(list(accumulate(seconds)), None))]) for seconds in both]
             rows.append({"runs": pair, "times": times, "same_weights": same if len(first) == len(second) else "-"})
     return rows
+
+
+def _beside_nothing(data: Row, variant: str, rank: int) -> list[tuple[Row, Row]]:
+    """Return, by cycle, a rank's turn of `variant` and the turn of `nothing`, from data of `make watching`."""
+    base = {(turn["rank"], turn["cycle"]): turn for turn in data["turns"] if turn["variant"] == "nothing"}
+    turns = (turn for turn in data["turns"] if turn["variant"] == variant and turn["rank"] == rank)
+    return [(turn, base[turn["rank"], turn["cycle"]]) for turn in turns]
+
+
+def watching_share(data: Row, variant: str, rank: int) -> list[float]:
+    """Return, by cycle, the processor time of code that only watches, with calls in training's threads, as a share of an
+    iteration of the turn of `nothing`.
+    """
+    called_s = sum(call["count"] * call["call_s"] for call in data["calls"] if call["rank"] == rank)
+    return [
+        (turn["watching_s"] + called_s) / nothing["iteration_s"]
+        for turn, nothing in _beside_nothing(data, variant, rank)
+    ]
+
+
+def scattered(values: Sequence[float]) -> str:
+    """Return the median and its standard error, from the median absolute deviation."""
+    middle = float(np.median(values))
+    scatter = 1.4826 * float(np.median(np.abs(np.array(values) - middle)))
+    return f"{middle:+.2%} ({1.25 * scatter / len(values) ** 0.5:.2%})"

@@ -23,6 +23,7 @@ MEASUREMENTS: Mapping[str, str] = {
     "bench": "bench.measure",
     "changing": "changing.measure",
     "gpu": "gpu.measure",
+    "guard": "guard.measure",
     "map": "gain_map.measure",
     "mlfabric": "mlfabric_cells.measure",
     "mlfabric-simulated": "mlfabric_cells.simulate",
@@ -34,6 +35,8 @@ MEASUREMENTS: Mapping[str, str] = {
     "screenshots": "screenshots.measure",
     "soak": "soak.measure",
     "testbed": "testbed.links",
+    "traces": "public_traces.measure",
+    "watching": "overhead.measure",
     "simulated-again": "studies.simulate_again",
 }
 """Function of each measurement but the studies, by name of its data."""

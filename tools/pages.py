@@ -23,7 +23,7 @@ from prophet_scheduler.lab import iterations
 from prophet_scheduler.lab.cluster_config import SimulatorConfig
 from prophet_scheduler.lab.results_view import basis_of, describe_setting
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
-from tools import baselines, changing, figures, gain_map, kept, observed
+from tools import baselines, changing, figures, gain_map, kept, observed, public_traces
 from tools.baselines import Trained
 from tools.changing import Series
 from tools.gain_map import Curve
@@ -76,7 +76,7 @@ def _environment(results: Path) -> jinja2.Environment:
     )
     env.filters.update(f=figures.shown, percentile=figures.percentile, attribute=attribute)
     env.filters.update(rate=format_rate, size=format_size, time=format_time)
-    modules = (baselines, changing, figures, gain_map, iterations, observed, statistics)
+    modules = (baselines, changing, figures, gain_map, iterations, observed, public_traces, statistics)
     env.globals.update({module.__name__.rpartition(".")[2]: module for module in modules})
     env.globals.update(
         data=lambda name: kept.kept(results, name, KINDS.get(name, Any)),

@@ -140,5 +140,5 @@ def simulate_again(out: Path, results: Path, *, names: str = ",".join(BESIDE)) -
     for name in names.split(","):
         stored = kept.kept(results, name, Study)
         if stored is None:
-            raise UserError(f"{kept.data_file(results, name)} is missing; run first: make measure NAME={name}")
+            raise UserError(f"{kept.data_file(results, name)} is missing; run first: make {name}")
         kept.keep(results, name, Study, beside(stored.data), stored.measured)

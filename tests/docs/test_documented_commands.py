@@ -217,12 +217,23 @@ def check_prophet(arguments: list[str], whole: bool) -> None:
             assert (ROOT / word).is_file()
 
 
+def make_variable(name: str) -> set[str]:
+    found = re.search(
+        rf"^{name} := (.*?)\n\n", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    assert found is not None
+    return set(found.group(1).replace("\\", "").split())
+
+
 def check_make(arguments: list[str], whole: bool) -> None:
     phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     assert phony is not None
-    names = [word.removeprefix("NAME=") for word in arguments if "=" in word]
-    assert set(names) <= {*measure.NAMES, ""}  # "NAME=..." on a page
-    assert {word for word in arguments if "=" not in word} <= set(phony.group(1).split())
+    targets = {*phony.group(1).split(), *make_variable("MEASUREMENTS"), "..."}
+    assert {word for word in arguments if "=" not in word} <= targets
+
+
+def test_each_measurement_is_a_target_of_make() -> None:
+    assert make_variable("MEASUREMENTS") == set(measure.NAMES)
 
 
 def check_pip(arguments: list[str], whole: bool) -> None:

@@ -68,7 +68,7 @@ def test_no_digit_has_moved(name: str, tmp_path: Path, golden: Golden) -> None:
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "papers").glob("*.yaml"))
 MOST_ITERATIONS, MOST_WARMUP = 12, 5
-"""A run of `make measure NAME=papers` has more, so the page's numbers are not these; what moves one moves the other."""
+"""A run of `make papers` has more, so the page's numbers are not these; what moves one moves the other."""
 
 
 def held(cell: Cell, policy: Contender) -> Json:

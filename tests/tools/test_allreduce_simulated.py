@@ -101,7 +101,7 @@ def test_what_the_simulator_does_not_know_is_left_out(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_is_simulated(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is missing; run first: make measure NAME=allreduce"):
+    with pytest.raises(UserError, match="is missing; run first: make allreduce"):
         studies.simulate_again(tmp_path, tmp_path, names="allreduce")
 
     raw = {**RAW, "policies": ["ddp-gloo-50", "ddp-prophet", "ddp-p3"], "sweep": [{"cluster": {"bandwidth": "1gbit"}}]}
