@@ -297,8 +297,8 @@ def _beside_nothing(data: Row, variant: str, rank: int) -> list[tuple[Row, Row]]
 
 
 def watching_share(data: Row, variant: str, rank: int) -> list[float]:
-    """Return, by cycle, the processor time of code that only watches, with calls in training's threads, as a share of an
-    iteration of the turn of `nothing`.
+    """Return, by cycle, the processor time of code that only watches, with calls in the threads of training, as a
+    share of an iteration of the turn of `nothing`.
     """
     called_s = sum(call["count"] * call["call_s"] for call in data["calls"] if call["rank"] == rank)
     return [
