@@ -22,7 +22,7 @@ from prophet_scheduler.lab.config import Cell
 from prophet_scheduler.lab.contenders import choose_policies
 from prophet_scheduler.lab.job_config import ReplayJob
 from prophet_scheduler.lab.results import lower_bound
-from prophet_scheduler.lab.screen import titled_table
+from prophet_scheduler.lab.screen import table_of
 from prophet_scheduler.lab.simulated import prepared, run_planned
 from prophet_scheduler.policies import policy_names
 from prophet_scheduler.policies.algorithms.assembler import Schedule, assemble, wait_time_s
@@ -77,14 +77,8 @@ def block_table(plan: Outlook) -> Table:
     """Return a table of Algorithm 1's blocks with their times and gradients."""
     gradients = plan.profile.gradients
     wait_s = wait_time_s(plan.profile, plan.network, plan.schedule.start_s)
-    table = titled_table(
-        f"{plan.profile.name} at {format_rate(plan.network.bandwidth * 8)}: Algorithm 1's blocks",
-        f"backward ends at {plan.profile.backward_s * 1e3:.0f} ms; forward then waits {wait_s * 1e3:.0f} ms",
-    )
-    for head in ("block", "from ms", "to ms", "gradients", "bytes", "pass"):
-        table.add_column(head, justify="right", no_wrap=head != "gradients", overflow="fold", min_width=len(head))
-    for number, block in enumerate(plan.schedule.blocks):
-        table.add_row(
+    rows = [
+        (
             str(number),
             f"{block.start_s * 1e3:.1f}",
             f"{block.end_s * 1e3:.1f}",
@@ -92,7 +86,15 @@ def block_table(plan: Outlook) -> Table:
             format_size(sum(gradients[index].size_bytes for index in block.gradients)),
             "backward" if block.in_backward else "forward",
         )
-    return table
+        for number, block in enumerate(plan.schedule.blocks)
+    ]
+    return table_of(
+        ("block", "from ms", "to ms", "gradients", "bytes", "pass"),
+        rows,
+        f"{plan.profile.name} at {format_rate(plan.network.bandwidth * 8)}: Algorithm 1's blocks",
+        f"backward ends at {plan.profile.backward_s * 1e3:.0f} ms; forward then waits {wait_s * 1e3:.0f} ms",
+        folds=3,
+    )
 
 
 def _ranges(indices: tuple[int, ...]) -> str:
@@ -109,11 +111,10 @@ def _ranges(indices: tuple[int, ...]) -> str:
 
 def policy_table(plan: Outlook) -> Table:
     """Return a table of all policies' simulated iteration times, fastest first."""
-    table = titled_table(f"{plan.engine.words}, simulated (lower bound {plan.lower_bound_s:.3f} s)")
-    table.add_column("policy", overflow="fold")
-    for heading in ("iteration s", f"x {plan.engine.stock}", "x bound"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for name, seconds in sorted(plan.iteration_s.items(), key=lambda item: item[1]):
-        ratio = plan.iteration_s[plan.engine.stock] / seconds
-        table.add_row(name, f"{seconds:.3f}", f"{ratio:.2f}", f"{seconds / plan.lower_bound_s:.2f}")
-    return table
+    stock_s = plan.iteration_s[plan.engine.stock]
+    rows = [
+        (name, f"{time_s:.3f}", f"{stock_s / time_s:.2f}", f"{time_s / plan.lower_bound_s:.2f}")
+        for name, time_s in sorted(plan.iteration_s.items(), key=lambda item: item[1])
+    ]
+    headings = ("policy", "iteration s", f"x {plan.engine.stock}", "x bound")
+    return table_of(headings, rows, f"{plan.engine.words}, simulated (lower bound {plan.lower_bound_s:.3f} s)")

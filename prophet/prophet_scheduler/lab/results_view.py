@@ -14,7 +14,7 @@ from prophet_scheduler.core.units import format_rate, format_size, format_time
 from prophet_scheduler.lab.faults import JobFault
 from prophet_scheduler.lab.iterations import basis, time_columns
 from prophet_scheduler.lab.records import CellResult, PolicyResult, Results
-from prophet_scheduler.lab.screen import titled_table
+from prophet_scheduler.lab.screen import table_of
 
 
 def describe_narrow_link(name: str | None) -> str:
@@ -88,11 +88,10 @@ def _table(cell: CellResult) -> RenderableType:
     of = " (at the measured rate of unshaped links)" if cell.bound_is_measured else ""
     limits = "" if bound is None else f"\nlower bound {bound:.3f} s{of}, compute alone {cell.compute_s:.3f} s"
     title = f"{describe_setting(cell.setting)}; {describe_narrow_link(cell.narrow_link)}{limits}"
-    table = titled_table(title, cell.emulated)
-    table.padding = 0  # so that all columns fit into 80 characters
     headings, times = time_columns([policy.iteration_s for policy in cell.policies.values()])
     rows = [
         (
+            name,
             *(row if policy.time_s is not None else ["failed", *row[1:]]),
             "-" if policy.samples_per_s is None else f"{policy.samples_per_s:.0f}",
             "-" if name not in cell.ratios else f"{cell.ratios[name]:.2f}",
@@ -100,12 +99,9 @@ def _table(cell: CellResult) -> RenderableType:
         )
         for (name, policy), row in zip(cell.policies.items(), times, strict=True)
     ]
-    table.add_column("policy", overflow="fold")
-    for heading, *column in zip((*headings, "samples /s", "x stock", "x bound"), *rows, strict=True):
-        table.add_column(heading, justify="right", width=max(map(len, [*heading.split(), *column])))
-    for name, row in zip(cell.policies, rows, strict=True):
-        table.add_row(name, *row)
-    return table
+    # Without padding and with short lines, all columns fit into 80 characters.
+    narrow = [heading.replace(" ", "\n") for heading in ("policy", *headings, "samples /s", "x stock", "x bound")]
+    return table_of(narrow, rows, title, cell.emulated, padding=0)
 
 
 def _notes(policy: PolicyResult) -> list[str]:

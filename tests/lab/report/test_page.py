@@ -106,7 +106,7 @@ def test_an_experiment_has_its_policies_and_its_failures(tmp_path: Path) -> None
     write_experiment(tmp_path)
     write_report(tmp_path, tmp_path / "report.html")
     parsed = structure((tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert {"Iteration times", "Each iteration", "Waits for the wire", "Settings"} <= set(parsed.heads)
+    assert {"Iteration times", "Each iteration", "Rates", "Settings"} <= set(parsed.heads)
     assert "broken failed: it hung" in " ".join(parsed.words)
     first = parsed.words.index("mean (s)")
     assert parsed.words[first : first + 4] == ["mean (s)", "at rest", "median", "p10-p90"]
@@ -161,7 +161,7 @@ def test_a_browser_draws_it_in_light_and_in_dark(record: Path, tmp_path: Path) -
         dom = drawn(browser, file, tmp_path, dark)
         body = re.search(r"<body[^>]*>", dom)
         assert body is not None and "data-error" not in body[0]
-        assert f'data-drawn="{charts}"' in body[0] and charts >= 7
+        assert f'data-drawn="{charts}"' in body[0] and charts >= 6
         assert f'data-scheme="{"dark" if dark else "light"}"' in body[0]
         assert len(re.findall(r'<svg class="main-svg"', dom)) >= charts
         assert dom.count("scatterlayer") >= 4 and "ready, not sent" in dom

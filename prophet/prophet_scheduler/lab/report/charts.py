@@ -148,16 +148,16 @@ def transfer_chart(chapter: Chapter, moment: Moment) -> Figure:
     return figure
 
 
-def wait_chart(chapters: Sequence[Chapter], field: str, title: str) -> Figure | None:
-    """Draw the longest waits, by gradient; `field` is `waited_s` (by the program) or `queued_s` (for the wire)."""
-    shown = _coloured(chapters, lambda chapter: getattr(chapter, field))
+def wait_chart(chapters: Sequence[Chapter]) -> Figure | None:
+    """Draw the gradients that the program waited longest for."""
+    shown = _coloured(chapters, lambda chapter: chapter.waited_s)
     if not shown:
         return None
-    waits: list[Mapping[str, float]] = [getattr(chapter, field) for _, chapter in shown]
+    waits = [chapter.waited_s for _, chapter in shown]
     worst = {name: max(each.get(name, 0.0) for each in waits) for each in waits for name in each}
     names = sorted(worst, key=lambda name: -worst[name])[:MOST_NAMES]
     height = 140 + 20 * len(names) * min(3, len(shown))
-    figure = _figure(title, height=height, y_axis=DOWNWARDS, barmode="group")
+    figure = _figure("ms of an iteration", height=height, y_axis=DOWNWARDS, barmode="group")
     for (colour, chapter), own in zip(shown, waits, strict=True):
         rows = {name: own.get(name, 0.0) * 1e3 for name in names}
         _bars(figure, chapter.name, rows, colour, "%{y}: %{x:.4g} ms")
@@ -187,18 +187,4 @@ def rate_chart(chapters: Sequence[Chapter]) -> Figure | None:
             look = {"line": {"shape": "hv", "dash": "dot", "width": 1, "color": colour}, "marker": {"size": 4}}
             name, hover = f"{chapter.name}, link as measured", "link: %{y:.4g} Mbit/s from %{x:.2f} s"
             _line(figure, name, times, [*rates, rates[-1]], hover, mode="lines+markers", **look)
-    return figure
-
-
-def busy_chart(chapters: Sequence[Chapter]) -> Figure | None:
-    """Draw the share of time with a transfer in flight."""
-    shown = _coloured(chapters, lambda chapter: any(row.sending_s or row.receiving_s for row in chapter.traffic))
-    if not shown:
-        return None
-    figure = _figure(SECONDS, "% of the time", 240, y_axis={"range": [0, 103]})
-    for colour, chapter in shown:
-        rows = [row for row in chapter.traffic if row.until_s > row.from_s]
-        times = [(row.from_s + row.until_s) / 2 for row in rows]
-        shares = [100 * min(1.0, row.sending_s / (row.until_s - row.from_s)) for row in rows]
-        _line(figure, chapter.name, times, shares, "%{y:.0f}% at %{x:.2f} s", line={"width": 1.5, "color": colour})
     return figure
