@@ -25,8 +25,8 @@ def verdict(advice: Advice) -> str:
 
 def conclusion(advice: Advice) -> str:
     """Return a sentence that names the most helpful change, or says that there is none."""
-    best = advice.best
-    if best is None:
+    helping = [suggestion for suggestion in advice.suggestions if suggestion.helps]
+    if (best := max(helping, key=lambda suggestion: suggestion.gain, default=None)) is None:
         return "None of these changes would help."
     return f"What helps most: {best.words} ({best.gain:.2f} times as many samples a second)."
 
