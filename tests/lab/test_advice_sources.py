@@ -26,7 +26,7 @@ def test_a_profile_is_put_on_the_links_that_options_say() -> None:
     links = LinkOptions(1e9, 2e9, 0.005, workers=4, servers=2, workers_per_host=2)
     situation = of_profile(SMALL, "p3", links)
     assert (rate(situation), rate(situation, "server1")) == (1e9, 2e9)
-    assert situation.cell.cluster.delay.of("worker3") == 0.005
+    assert situation.cell.cluster.delay == 0.005
     assert (situation.contender.name, situation.workers_per_host) == ("p3", 2)
     assert rate(of_profile(SMALL, "prophet", LinkOptions(1e9)), "server0") is None
 

@@ -61,7 +61,7 @@ def outlook(profile: Profile, bits_per_s: float, workers: int, servers: int, eng
     job = ReplayJob.model_construct(kind="replay", iterations=ITERATIONS, warmup=WARMUP, batch_size=1, seed=0)
     cluster = ClusterConfig.model_construct(workers=workers, servers=servers, bandwidth=Bandwidth(bits_per_s))
     names = [*(variant.name for variant in spec.variants), *(policy_names() if spec.scheduled else ())]
-    contenders = choose_policies((), names, "torch")
+    contenders = choose_policies((), names)
     cell = Cell({"bandwidth": bits_per_s}, job, cluster, contenders, profile, costs, engine=spec)
     bound = lower_bound(cell)
     assert bound is not None

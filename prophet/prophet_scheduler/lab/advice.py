@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
+
 import numpy as np
 
 from prophet_scheduler.core.errors import UserError
@@ -235,7 +236,7 @@ CHANGES: Sequence[JobChange] = (
 
 def contender_of(name: str) -> Contender:
     """Return the policy or engine variant of this name, such as `prophet` or `ddp-gloo`. Raises UserError."""
-    (contender,) = choose_policies((), [name], "torch")
+    (contender,) = choose_policies((), [name])
     return contender
 
 

@@ -5,7 +5,7 @@ Rule of this file: turn results.json into text. results.py computes the numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -38,9 +38,11 @@ def _words(key: str, value: Any) -> list[str]:
     if key == "bandwidth" and isinstance(value, list):
         return [" ".join(f"{format_rate(point['rate'])}@{point['at_s']:g}s" for point in value)]
     if key == "bandwidth":
-        return [_by_node(value, lambda rate: "not shaped" if rate is None else format_rate(rate))]
+        if not isinstance(value, Mapping):
+            return [_rate(value)]
+        return [" ".join(f"{node}={_rate(rate)}" for node, rate in value.items())]
     if key == "delay":
-        return [f"delay {_by_node(value, format_time)}"]
+        return [f"delay {format_time(value)}"]
     if key == "traffic":
         return [
             f"others' {format_rate(part['rate'])} at {part['node']} {part['from_s']:g}-{part['until_s']:g}s"
@@ -57,10 +59,8 @@ def _words(key: str, value: Any) -> list[str]:
     return [f"{key} {format_size(value) if is_size else value}"]
 
 
-def _by_node(value: Any, form: Callable[[Any], str]) -> str:
-    if isinstance(value, Mapping):
-        return " ".join(f"{node}={form(own)}" for node, own in value.items())
-    return form(value)
+def _rate(value: float | None) -> str:
+    return "not shaped" if value is None else format_rate(value)
 
 
 def basis_of(cells: Iterable[CellResult], at_rest: bool = False) -> str:

@@ -38,7 +38,7 @@ from prophet_scheduler.core.policy import Policy
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.core.units import format_size
 from prophet_scheduler.engines.ddp import BUCKET_CAP_MB
-from prophet_scheduler.engines.spec import PartitionSetting, is_worker, role_of
+from prophet_scheduler.engines.spec import PartitionSetting, is_worker
 from prophet_scheduler.engines.topology import ALL_REDUCE
 from prophet_scheduler.lab.cluster_config import ASYNCHRONOUS, FSDP2
 from prophet_scheduler.lab.config import Cell, Experiment
@@ -262,25 +262,12 @@ def _cluster(cell: Cell) -> Cluster:
         burst = float(config.burst)
     else:  # The testbed's token buckets grow with the rate; if rates differ, all links get the narrowest link's.
         burst = float(token_bucket(min(rates)).burst) if rates else 0.0
-    costs = Costs(
-        config.overhead_s,
-        config.latency_s + _path_delay_s(cell),
-        burst_bytes=burst,
-    )
+    ways = 2 if config.exchange in COLLECTIVES else 1  # the links with a delay between the two ends of a message
+    costs = Costs(config.overhead_s, config.latency_s + ways * cluster.delay, burst_bytes=burst)
     if config.exchange in COLLECTIVES:
         return _collective(config.exchange, cluster.workers, links, costs)
     exchange = Exchange.ASYNCHRONOUS if config.exchange == ASYNCHRONOUS else Exchange.SYNCHRONOUS
     return Cluster(cluster.workers, cluster.servers, links, costs, exchange)
-
-
-def _path_delay_s(cell: Cell) -> float:
-    """Configured delay in seconds between the two ends of a message, beyond that of the testbed's own wires."""
-    cluster = cell.cluster
-    far = "worker" if cell.simulator.exchange in COLLECTIVES else "server"
-    delays = [{cluster.delay.of(node) for node in cluster.nodes if role_of(node) == role} for role in ("worker", far)]
-    if any(len(of_role) > 1 for of_role in delays):
-        raise UserError("cluster.delay: the simulator has one delay for all workers and one for all servers")
-    return sum(map(min, delays))
 
 
 def _collective(name: str, workers: int, links: dict[str, RateSteps], costs: Costs) -> Cluster:
