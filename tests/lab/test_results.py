@@ -267,7 +267,7 @@ def test_the_narrow_link_is_named_and_a_peers_own_where_it_is_another(tmp_path: 
     assert "narrow_link" not in cell["policies"]["stock"]
     for words in (
         "narrow link: server",
-        "ddp-gloo: narrow link: worker uplink",
+        "ddp-gloo: narrow_link worker uplink",
         "BytePS, DistributedDataParallel real",
     ):
         assert words in printed(results)

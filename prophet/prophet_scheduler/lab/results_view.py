@@ -5,7 +5,7 @@ Rule of this file: turn results.json into text. results.py computes the numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -104,27 +104,15 @@ def _table(cell: CellResult) -> RenderableType:
     return table_of(narrow, rows, title, cell.emulated, padding=0)
 
 
-def _notes(policy: PolicyResult) -> list[str]:
-    notes = [] if policy.error is None else [policy.error]
-    if policy.ended_after_s is not None:
-        notes.append(f"it ended {policy.ended_after_s:.1f} s after the fault began")
-    if policy.narrow_link is not None:
-        notes.append(describe_narrow_link(policy.narrow_link))
-    if policy.accuracy is not None:
-        notes.append(f"accuracy {policy.accuracy:.1%}")
-    if policy.same_weights_as_stock is not None:
-        notes.append(f"final weights {'the same as' if policy.same_weights_as_stock else 'DIFFER from'} stock's")
-    if (kept := policy.convergence) is not None:
-        if kept.time_to_loss_s is not None:
-            notes.append(f"a loss of {kept.target_loss:g} after {kept.time_to_loss_s:.1f} s")
-        if kept.update_s is not None:
-            notes.append(f"{kept.update_s:.3f} s per applied update")
-        if kept.sent is not None:
-            late = "" if kept.greatest_delay is None else f", greatest delay {kept.greatest_delay}"
-            fates = f"{kept.sent} updates sent, {kept.dropped} dropped, {kept.uncoordinated} without a grant"
-            notes.append(fates + late)
-        if kept.applied_otherwise:
-            notes.append(f"{kept.applied_otherwise} workers sent more or fewer updates than the server has")
+def _notes(policy: PolicyResult) -> Iterator[str]:
+    """Yield the error, and what has no column, with its key in results.json."""
+    if policy.error is not None:
+        yield policy.error
+    for key in ("ended_after_s", "narrow_link", "accuracy", "same_weights_as_stock"):
+        if (value := getattr(policy, key)) is not None:
+            yield f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
+    if policy.convergence is not None:
+        losses = policy.convergence.model_dump(exclude={"curve", "times_to_loss_s"}, exclude_none=True)
+        yield ", ".join(f"{key} {value:.4g}" for key, value in losses.items())
     if policy.agent is not None and policy.agent.watchdog_releases:
-        notes.append(f"the watchdog released {policy.agent.watchdog_releases} transfers")
-    return notes
+        yield f"watchdog_releases {policy.agent.watchdog_releases}"
