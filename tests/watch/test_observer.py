@@ -32,6 +32,8 @@ from prophet_scheduler.watch import training
 from prophet_scheduler.watch.observer import Observer, job_name, settings_shown, whom, worker_name
 from prophet_scheduler.watch.recorder import RecordWriter
 from prophet_scheduler.watch.rows import (
+    LEAST_LINE_S,
+    LINES_BEFORE_SELDOMER,
     BeginRow,
     CutRow,
     EndRow,
@@ -40,8 +42,8 @@ from prophet_scheduler.watch.rows import (
     NetworkRow,
     PlanRow,
     ProfileRow,
+    Rarely,
     RatesRow,
-    Thinning,
     TransfersRow,
     WaitsRow,
 )
@@ -244,9 +246,9 @@ def test_a_moment_has_whole_iterations() -> None:
 
 
 def test_lines_of_rates_sum_up_more_the_longer_it_lasts() -> None:
-    thinning = Thinning()
-    assert [thinning.due(quarter / 4) for quarter in range(8)] == [True, False, False, False] * 2
-    day = sum(thinning.due(2.0 + second) for second in range(24 * 3600))
+    lines = Rarely(LEAST_LINE_S, LINES_BEFORE_SELDOMER)
+    assert [lines.due(quarter / 4) for quarter in range(8)] == [True, False, False, False] * 2
+    day = sum(lines.due(2.0 + second) for second in range(24 * 3600))
     assert 3000 < day < 6000
 
 

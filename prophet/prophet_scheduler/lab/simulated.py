@@ -108,18 +108,15 @@ class Planned:
 
 def prepare_experiment(experiment: Experiment) -> list[list[list[Planned]]]:
     """Return a simulation for each cell, repeat and policy. Raises UserError if the config cannot be simulated."""
+
+    def planned(cell: Cell, policy: Contender, repeat: int) -> Planned:
+        # An experiment's ranks share one machine. prepare() raises the error for what the simulator does not support.
+        return prepared(cell, policy, repeat, replayed=True) or prepare(cell, policy, repeat)
+
     return [
-        [
-            [_planned(cell.of(policy), policy, repeat) for policy in cell.policies]
-            for repeat in range(experiment.repeats)
-        ]
+        [[planned(cell.of(policy), policy, repeat) for policy in cell.policies] for repeat in range(experiment.repeats)]
         for cell in experiment.cells
     ]
-
-
-def _planned(cell: Cell, policy: Contender, repeat: int) -> Planned:
-    # An experiment's ranks share one machine. prepare() raises the error for what the simulator does not support.
-    return prepared(cell, policy, repeat, replayed=True) or prepare(cell, policy, repeat)
 
 
 def simulate_experiment(
