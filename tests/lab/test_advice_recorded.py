@@ -213,7 +213,7 @@ def test_links_are_assumed_equal_with_servers(tmp_path: Path) -> None:
     assert rate(told) == 1e9 and rate(told, "server0") == 410e6 and not told.assumed
 
 
-def test_servers_whose_links_are_narrow_are_helped_by_another(tmp_path: Path) -> None:
+def test_another_server_helps_narrow_servers(tmp_path: Path) -> None:
     large = resnet50(51_200_000, backward_s=0.6, forward_s=0.3)
     lines = (byteps(rank, learned=large, period_s=1.75) for rank in range(2))
     found = suggested(*recorded(tmp_path, *lines, links=LinkOptions(1e9, 500e6)))

@@ -88,14 +88,18 @@ def test_examine_covers_experiments(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all("\n" not in finding.line and finding.line for finding in examined)
 
 
-def test_unknown_variables_are_listed() -> None:
-    (finding,) = doctor._variables({"PROPHET_FUSON": "0", "PROPHET_XYZ": "", "PROPHET_CREDIT_BYTES": "4", "HOME": "/"})
+def test_unknown_variables_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PROPHET_FUSON", "PROPHET_XYZ", "PROPHET_CREDIT_BYTES"):
+        monkeypatch.setenv(name, "4")
+    (finding,) = (finding for finding in doctor.examine() if finding.item == "variables")
     assert str(finding).splitlines() == [
         "warning  variables: Prophet does not know these, so they have no effect",
         "           PROPHET_FUSON  did you mean PROPHET_FUSION?",
         "           PROPHET_XYZ    Prophet has none like it",
     ]
-    assert not list(doctor._variables({"PROPHET_FUSION": "0", "BYTEPS_SCHEDULER": "p3"}))
+    for name in ("PROPHET_FUSON", "PROPHET_XYZ"):
+        monkeypatch.delenv(name)
+    assert "variables" not in {finding.item for finding in doctor.examine()}
 
 
 @pytest.mark.parametrize(

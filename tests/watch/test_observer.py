@@ -29,6 +29,7 @@ from prophet_scheduler.core.status import AgentStatus
 from prophet_scheduler.lab.records import live_status
 from prophet_scheduler.lab.report.from_record import read_rows
 from prophet_scheduler.watch import training
+from prophet_scheduler.watch.meter import Meter
 from prophet_scheduler.watch.observer import Observer, job_name, settings_shown, whom, worker_name
 from prophet_scheduler.watch.recorder import RecordWriter
 from prophet_scheduler.watch.rows import (
@@ -212,9 +213,9 @@ def test_record_has_new_profiles(tmp_path: Path) -> None:
 def test_record_is_bounded(tmp_path: Path) -> None:
     begin = BeginRow(WORKER, 0.0, 0.0, "1")
     writer = RecordWriter(tmp_path, begin, most_bytes=(1 << 20) + 3000)
-    job = Job()
+    meter = Meter()
     for turn in range(200):
-        moved = job.observer._meter.turn(float(turn), np.zeros(0, EVENT_DTYPE))
+        moved = meter.turn(float(turn), np.zeros(0, EVENT_DTYPE))
         writer.turn(float(turn), moved, [float(turn)], {}, AGENT, Predicted())
     writer.close(200.0, AGENT, {}, 0.0)
     rows = read_rows(tmp_path / "worker1.jsonl")

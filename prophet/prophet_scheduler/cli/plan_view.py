@@ -6,7 +6,6 @@ Rule of this file: tables of results that the assembler and the simulator comput
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import median_high
 
 from rich.table import Table
 
@@ -17,18 +16,13 @@ from prophet_scheduler.core.units import format_rate, format_size
 from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.engines.spec import EngineSpec
 from prophet_scheduler.engines.topology import ALL_REDUCE
+from prophet_scheduler.lab.advice import Situation, cell_of, predicted_s
 from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig, SimulatorConfig
-from prophet_scheduler.lab.config import Cell
 from prophet_scheduler.lab.contenders import choose_policies
-from prophet_scheduler.lab.job_config import ReplayJob
 from prophet_scheduler.lab.results import lower_bound
 from prophet_scheduler.lab.screen import table_of
-from prophet_scheduler.lab.simulated import prepared, run_planned
 from prophet_scheduler.policies import policy_names
 from prophet_scheduler.policies.algorithms.assembler import Schedule, assemble, wait_time_s
-
-ITERATIONS, WARMUP = 20, 14
-"""The first chosen blocks are used from the 8th or 12th iteration on; the next are tried from the 20th."""
 
 
 @dataclass(frozen=True)
@@ -58,18 +52,12 @@ def outlook(profile: Profile, bits_per_s: float, workers: int, servers: int, eng
         raise UserError(f"--workers and --servers are {workers} and {servers}; each must be 1 or more")
     costs = SimulatorConfig()
     network = Network(bits_per_s / 8, costs.overhead_s, 2 * costs.latency_s)
-    job = ReplayJob.model_construct(kind="replay", iterations=ITERATIONS, warmup=WARMUP, batch_size=1, seed=0)
     cluster = ClusterConfig.model_construct(workers=workers, servers=servers, bandwidth=Bandwidth(bits_per_s))
     names = [*(variant.name for variant in spec.variants), *(policy_names() if spec.scheduled else ())]
-    contenders = choose_policies((), names)
-    cell = Cell({"bandwidth": bits_per_s}, job, cluster, contenders, profile, costs, engine=spec)
-    bound = lower_bound(cell)
+    jobs = [Situation(cell_of(profile, each, cluster, costs), each) for each in choose_policies((), names)]
+    bound = lower_bound(jobs[0].cell)
     assert bound is not None
-    times = {}
-    for policy in cell.policies:
-        planned = prepared(cell, policy)
-        assert planned is not None  # the simulator supports all of these
-        times[policy.name] = median_high(run_planned(planned).iteration_s(WARMUP).tolist())
+    times = {job.contender.name: predicted_s(job) for job in jobs}
     return Outlook(spec, profile, network, assemble(profile, network), bound, times)
 
 
