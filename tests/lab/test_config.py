@@ -86,7 +86,7 @@ BAD: dict[str, list[tuple[Any, str]]] = {
         ([TRAFFIC, {**TRAFFIC, "from_s": 5}], "cluster: traffic at worker0 from 5 s begins before the previous one"),
     ],
     "cluster.faults": [
-        ([{"kind": "fire"}], r"cluster.faults\[0\].kind: 'fire' is not a kind of fault; use link-down,"),
+        ([{"kind": "fire"}], r"cluster.faults\[0\].kind: it must be 'link-down', 'slow-link', .*, not 'fire'"),
         ([{"kind": "killed"}], r"cluster.faults\[0\]: killed needs node; give it a value"),
         ([{"kind": "killed", "nod": 1}], r"cluster.faults\[0\].nod: unknown key; the keys here are kind"),
         ([{**KILLED, "node": "worker7"}], "cluster: faults names 'worker7'; the nodes are sched"),

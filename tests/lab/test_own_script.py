@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab import doctor, own_script
 from prophet_scheduler.lab.own_script import (
     Links,
-    compare,
+    compare_on_testbed,
     parse_change,
     parse_pattern,
     run_on_testbed,
@@ -105,18 +106,23 @@ def test_impossible_run_makes_no_testbed(tmp_path: Path) -> None:
             run_on_testbed([command], Links(2, 250e6, 0.0), print)
 
 
-def test_variants_alternate() -> None:
-    ran: list[bool] = []
+def test_variants_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
+    shells: list[Mapping[str, str]] = []
     said: list[str] = []
     times = iter([1.2, 1.0, 1.0, 1.3, 1.1, 1.0])
 
-    def run(variant: bool) -> float:
-        ran.append(variant)
-        return next(times)
+    def run(command: object, names: object, nodes: object, say: Callable[[str], None], shell: Mapping[str, str]) -> int:
+        shells.append(shell)
+        say(f"took {next(times)} s")
+        return 0
 
-    assert compare(run, 3, said.append) == "1.20 ± 0.06 times", "1.2, 1.3 and 1.1"
-    assert ran == [False, True, True, False, False, True]
+    monkeypatch.setattr(own_script, "testbed_of", lambda command, links: contextlib.nullcontext(((), None)))
+    monkeypatch.setattr(own_script, "run_ranks", run)
+    change, pattern = ["FASTER=1"], "took (.*) s"
+    assert compare_on_testbed(["true"], Links(2, 250e6, 0.0), change, 3, pattern, said.append) == 0
+    assert ["FASTER" in shell for shell in shells] == [False, True, True, False, False, True]
     assert said[1] == "pair 2: 1.300 s without, 1.000 s with it, 1.30 times"
+    assert said[-1] == "with FASTER=1: 1.20 ± 0.06 times as fast", "1.2, 1.3 and 1.1"
 
 
 def test_seconds_are_last_match_of_pattern() -> None:

@@ -167,38 +167,29 @@ class Observer:
         if self._over:
             return
         before = time.thread_time()
+        predicted = predicted or Predicted()
         try:
-            self._turn(now, events, predicted or Predicted(), periods_s, profile)
+            ends_s = self._log.take_ends()
+            with self._looked:
+                moved = self._meter.turn(now, events)
+                self._periods.add(ends_s)
+                spread = self._periods.spread()
+                self._iterations += sum(not math.isnan(end_s) for end_s in ends_s)
+                self._others_s = periods_s.tolist() if periods_s is not None else ()
+                self._looked_s, self._predicted = now, predicted
+                self._looked.notify_all()
+            if self._writer is not None:
+                usual_s = spread.median_s if spread is not None else None
+                waited_s, agent = self._log.waited_s(), self._agent()
+                self._writer.turn(now, moved, ends_s, waited_s, agent, predicted, usual_s, profile)
+        except OSError as error:  # only the record writes
+            logger.warning("the record ends here: %s", error)
+            if self._writer is not None:
+                self._writer.give_up()
         except Exception as error:
             self._give_up(error)
         finally:
             self._busy_s += time.thread_time() - before
-
-    def _turn(
-        self,
-        now: float,
-        events: NDArray[Any],
-        predicted: Predicted,
-        periods_s: NDArray[Any] | None,
-        profile: Profile | None,
-    ) -> None:
-        ends_s = self._log.take_ends()
-        with self._looked:
-            moved = self._meter.turn(now, events)
-            self._periods.add(ends_s)
-            spread = self._periods.spread()
-            self._iterations += sum(not math.isnan(end_s) for end_s in ends_s)
-            self._others_s = periods_s.tolist() if periods_s is not None else ()
-            self._looked_s, self._predicted = now, predicted
-            self._looked.notify_all()
-        if self._writer is not None:
-            try:
-                usual_s = spread.median_s if spread is not None else None
-                waited_s, agent = self._log.waited_s(), self._agent()
-                self._writer.turn(now, moved, ends_s, waited_s, agent, predicted, usual_s, profile)
-            except OSError as error:
-                logger.warning("the record ends here: %s", error)
-                self._writer.give_up()
 
     def status(self) -> LiveStatus:
         """Return the status of the last turn, with the current wait and the agent's current status."""
