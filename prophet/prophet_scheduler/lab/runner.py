@@ -80,34 +80,34 @@ def run_experiment(
     error of the policy's runs, and the other policies run.
     """
     ports = itertools.count(FIRST_PORT)
-
-    def runs_of(cell: Cell, folder: Path) -> CellRuns:
+    done = []
+    for number, cell in enumerate(experiment.cells):
         with hosts(cell) as host:
 
-            def run(point: Cell, policy: Contender, repeat: int) -> Run:
-                listener.run_starts(point, policy, repeat)
-                place = folder / f"{policy.name}-repeat{repeat + 1}"
-                own, limit_s = _with_faults(policy, point), experiment.time_limit_s
-                job = JobRun(point, own, host, place, next(ports), limit_s, edges or Edges())
-                reason = obstacle(policy)
-                finished = job.run(listener.iterations) if reason is None else Run(place, error=reason)
-                listener.run_ends(finished.error)
-                return finished
+            def run(point: Cell, policy: Contender, repeat: int, folder: Path, host: Testbed = host) -> Run:
+                if (reason := obstacle(policy)) is not None:
+                    return Run(folder, error=reason)
+                place = host, folder, next(ports), experiment.time_limit_s, edges or Edges()
+                return JobRun(point, _with_faults(policy, point), *place).run(listener.iterations)
 
-            links = host.check()
-            round_trips = host.check_round_trips()
-            runs = run_repeats(cell, experiment.repeats, run)
-        return CellRuns(cell, links, runs, round_trips=round_trips)
-
-    return [runs_of(cell, out / "runs" / f"cell{number}") for number, cell in enumerate(experiment.cells)]
+            links, round_trips = host.check(), host.check_round_trips()
+            runs = run_repeats(cell, experiment.repeats, out / "runs" / f"cell{number}", listener, run)
+        done.append(CellRuns(cell, links, runs, round_trips=round_trips))
+    return done
 
 
-def run_repeats(cell: Cell, repeats: int, run: Callable[[Cell, Contender, int], Run]) -> dict[str, list[Run]]:
-    """Run all policies, interleaved, by `run(cell, policy, repeat from 0)`."""
+def run_repeats(
+    cell: Cell, repeats: int, folder: Path, listener: ProgressListener, run: Callable[[Cell, Contender, int, Path], Run]
+) -> dict[str, list[Run]]:
+    """Run all policies, interleaved: `run(cell, policy, repeat from 0, the run's own folder)`."""
     runs: dict[str, list[Run]] = {policy.name: [] for policy in cell.policies}
     for repeat in range(repeats):
         for policy in cell.policies:
-            runs[policy.name].append(run(cell.of(policy), policy, repeat))
+            point = cell.of(policy)
+            listener.run_starts(point, policy, repeat)
+            finished = run(point, policy, repeat, folder / f"{policy.name}-repeat{repeat + 1}")
+            listener.run_ends(finished.error)
+            runs[policy.name].append(finished)
     return runs
 
 

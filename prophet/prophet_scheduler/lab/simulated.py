@@ -125,29 +125,24 @@ def simulate_experiment(
     """Simulate the runs from `prepare_experiment`; repeats differ only in the seed of the jitter. Records go under
     `out/runs`, as in `prophet run`.
     """
+    done = []
+    for number, (cell, ready) in enumerate(zip(experiment.cells, planned, strict=True)):
 
-    def runs_of(cell: Cell, ready: list[list[Planned]], cell_folder: Path) -> CellRuns:
-        def run(point: Cell, policy: Contender, repeat: int) -> Run:
-            listener.run_starts(point, policy, repeat)
-            simulation = ready[repeat][cell.policies.index(policy)]
-            folder = cell_folder / f"{policy.name}-repeat{repeat + 1}"
+        def run(point: Cell, policy: Contender, repeat: int, folder: Path, ready: list[list[Planned]] = ready) -> Run:
+            place = point.policies.index(policy)
             try:
-                done = run_planned(simulation, listener.iterations)
+                simulated = run_planned(ready[repeat][place], listener.iterations)
             except UserError as error:
-                finished = Run(folder, error=str(error))
-            else:
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir(parents=True)
-                save_record(done.record, folder / f"{WORKER}.{EVENTS_FILE}")
-                utilisation = processor_utilisation(done, point.job.warmup)
-                finished = replace(run_of(done, folder), processor_utilisation=utilisation)
-            listener.run_ends(finished.error)
-            return finished
+                return Run(folder, error=str(error))
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            save_record(simulated.record, folder / f"{WORKER}.{EVENTS_FILE}")
+            utilisation = processor_utilisation(simulated, point.job.warmup)
+            return replace(run_of(simulated, folder), processor_utilisation=utilisation)
 
-        return CellRuns(cell, {}, run_repeats(cell, experiment.repeats, run), simulated=True)
-
-    cells = enumerate(zip(experiment.cells, planned, strict=True))
-    return [runs_of(cell, ready, out / "runs" / f"cell{number}") for number, (cell, ready) in cells]
+        runs = run_repeats(cell, experiment.repeats, out / "runs" / f"cell{number}", listener, run)
+        done.append(CellRuns(cell, {}, runs, simulated=True))
+    return done
 
 
 def run_planned(planned: Planned, on_iterations: Callable[[int], None] = lambda done: None) -> SimulatedRun:
