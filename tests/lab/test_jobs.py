@@ -151,17 +151,6 @@ def test_recorder_writes_times_and_progress(tmp_path: Path) -> None:
     assert result["weights_sha256"] == "abc"
 
 
-@pytest.mark.parametrize("path", ["byteps", "no.such.package:Exchange", "prophet_scheduler.engines.exchange:Nothing"])
-def test_unloadable_exchange_is_status_2(
-    path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["job", "--spec", "spec.json", "--out", "out.json", "--exchange", path])
-    with pytest.raises(SystemExit) as ended:
-        begin(None)
-    assert ended.value.code == 2
-    assert f"{path!r} cannot be loaded" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("compression", ["none", "fp16"])
 def test_exchange_gets_compression(compression: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = tmp_path / "spec.json"
