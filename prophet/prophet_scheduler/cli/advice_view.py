@@ -23,14 +23,6 @@ def verdict(advice: Advice) -> str:
     return f"The network holds this job back: {waits}; {advice.waits:.0%} of it is waiting.{bound}"
 
 
-def conclusion(advice: Advice) -> str:
-    """Return a sentence that names the most helpful change, or says that there is none."""
-    helping = [suggestion for suggestion in advice.suggestions if suggestion.helps]
-    if (best := max(helping, key=lambda suggestion: suggestion.gain, default=None)) is None:
-        return "None of these changes would help."
-    return f"What helps most: {best.words} ({best.gain:.2f} times as many samples a second)."
-
-
 def advice_table(advice: Advice) -> Table:
     """Return a table with a row for the current job and one for each change.
 

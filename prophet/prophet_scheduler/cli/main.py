@@ -235,7 +235,7 @@ def advise(
     json: Json = False,
 ) -> None:
     """Say whether the network holds a job back, and what would help."""
-    from prophet_scheduler.cli.advice_view import advice_table, conclusion, left_out, verdict
+    from prophet_scheduler.cli.advice_view import advice_table, left_out, verdict
     from prophet_scheduler.core.units import parse_rate, parse_time
     from prophet_scheduler.lab.advice import advise as advise_on
     from prophet_scheduler.lab.advice_sources import LinkOptions, of_profile, of_record
@@ -264,7 +264,6 @@ def advise(
     console.print(advice_table(advice))
     for line in left_out(advice):
         console.print(f"  {line}", style="dim", soft_wrap=True, highlight=False)
-    console.print(conclusion(advice), soft_wrap=True, highlight=False)
 
 
 # Options after the first word of the worker's command belong to that command.
