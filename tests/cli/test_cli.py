@@ -104,10 +104,6 @@ def test_failed_policy_is_status_1(prophet: Command, config: Path, monkeypatch: 
         ("plan resnet5 --bandwidth 1gbit", "resnet5: no such profile file, and no built-in"),
         ("plan resnet50 --bandwidth fast", "--bandwidth: 'fast' is not a rate; write e.g. 250mbit"),
         ("plan none.json --bandwidth 1gbit", "none.json: no such profile file"),
-        (
-            "plan resnet50 --bandwidth 1gbit --engine byteps --workers 0",
-            "--workers and --servers are 0 and 1; each must be 1 or more",
-        ),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_no_file(
@@ -207,6 +203,11 @@ def test_full_disk_is_one_line(tmp_path: Path) -> None:
         ("run x.yaml --repeats many", "prophet run"),
         ("run --slow", "prophet run"),
         ("top --count 0", "prophet top"),
+        ("run quickstart --repeats 0", "prophet run"),
+        ("plan resnet50 --bandwidth 1gbit --servers 0", "prophet plan"),
+        ("advise resnet50 --bandwidth 1gbit --workers 0", "prophet advise"),
+        ("testbed --bandwidth 1gbit --workers 1 true", "prophet testbed"),
+        ("testbed --bandwidth 1gbit --compare A=1 --pairs 1 true", "prophet testbed"),
     ],
 )
 def test_wrong_usage_is_one_line_and_status_2(arguments: str, command: str, prophet: Command) -> None:

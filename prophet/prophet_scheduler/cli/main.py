@@ -97,13 +97,13 @@ def _list_configs(wanted: bool) -> None:
 Config = Annotated[Path, typer.Argument(help="An experiment: a file, or one of --list, such as quickstart.")]
 Out = Annotated[Path | None, typer.Option(help="Folder for results; default: results/NAME-TIME.")]
 Policies = Annotated[list[str] | None, typer.Option(help="Run only this policy; may be repeated.")]
-Repeats = Annotated[int | None, typer.Option(help="Number of repeats, instead of the config's.")]
+Repeats = Annotated[int | None, typer.Option(min=1, help="Number of repeats, instead of the config's.")]
 ListsConfigs = Annotated[
     bool,
     typer.Option("--list", callback=_list_configs, is_eager=True, help="List the experiments that come with Prophet."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Workers = Annotated[int, typer.Option(help="Number of workers.")]
+Workers = Annotated[int, typer.Option(min=1, help="Number of workers.")]
 Delay = Annotated[str, typer.Option(help="Delay of each worker's link, one way, such as 1ms.")]
 
 
@@ -174,7 +174,7 @@ def plan(
     bandwidth: Annotated[str, typer.Option(help="Bandwidth of each worker's link, such as 3gbit.")],
     workers: Workers = 2,
     engine: Annotated[str, typer.Option(help="Engine that moves the gradients: ddp or byteps.")] = "ddp",
-    servers: Annotated[int, typer.Option(help="Number of servers, with byteps.")] = 1,
+    servers: Annotated[int, typer.Option(min=1, help="Number of servers, with byteps.")] = 1,
     json: Json = False,
 ) -> None:
     """Show what Prophet would do with a job on a network, and how all policies compare."""
@@ -209,13 +209,13 @@ def advise(
         Path | None, typer.Option(help="Take the bandwidth from this file, written by a job with PROPHET_STATUS_OUT.")
     ] = None,
     workers: Workers = 2,
-    servers: Annotated[int, typer.Option(help="Number of servers; a DDP job has none.")] = 1,
+    servers: Annotated[int, typer.Option(min=1, help="Number of servers; a DDP job has none.")] = 1,
     server_bandwidth: Annotated[
         str | None,
         typer.Option(help="Bandwidth of each server's link; default: no limit or, for a record, that of workers."),
     ] = None,
     delay: Delay = "0ms",
-    workers_per_host: Annotated[int, typer.Option(help="Number of workers that share a host's link.")] = 1,
+    workers_per_host: Annotated[int, typer.Option(min=1, help="Number of workers that share a host's link.")] = 1,
     policy: Annotated[
         str | None,
         typer.Option(
@@ -271,7 +271,7 @@ def advise(
 def testbed(
     command: Annotated[list[str], typer.Argument(help="Command that each worker runs, such as: python train.py")],
     bandwidth: Annotated[str, typer.Option(help="Bandwidth of each worker's link, each way, such as 250mbit.")],
-    workers: Workers = 2,
+    workers: Annotated[int, typer.Option(min=2, help="Number of workers.")] = 2,
     delay: Delay = "0ms",
     compare: Annotated[
         list[str] | None,
@@ -281,7 +281,7 @@ def testbed(
             "repeated.",
         ),
     ] = None,
-    pairs: Annotated[int, typer.Option(help="With --compare: number of runs of each, by turns.")] = 3,
+    pairs: Annotated[int, typer.Option(min=2, help="With --compare: number of runs of each, by turns.")] = 3,
     seconds: Annotated[
         str | None,
         typer.Option(

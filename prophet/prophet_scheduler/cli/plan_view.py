@@ -48,8 +48,6 @@ def outlook(profile: Profile, bits_per_s: float, workers: int, servers: int, eng
         raise UserError(f"--engine is {engine!r}; it must be ddp or byteps")
     if spec.topology is ALL_REDUCE and workers < 2:
         raise UserError(f"--workers is {workers}; {spec.words} needs 2 or more")
-    if workers < 1 or servers < 1:
-        raise UserError(f"--workers and --servers are {workers} and {servers}; each must be 1 or more")
     costs = SimulatorConfig()
     network = Network(bits_per_s / 8, costs.overhead_s, 2 * costs.latency_s)
     cluster = ClusterConfig.model_construct(workers=workers, servers=servers, bandwidth=Bandwidth(bits_per_s))

@@ -66,9 +66,6 @@ def of_profile(profile: Profile, policy: str | None, links: LinkOptions, status:
     The default `policy` is Prophet on that job's engine, or without `status` DistributedDataParallel without Prophet.
     Raises UserError if there is no bandwidth, and for an impossible cluster.
     """
-    for name in ("workers", "servers", "workers_per_host"):
-        if (count := getattr(links, name)) < 1:
-            raise UserError(f"--{name.replace('_', '-')} is {count}; it must be 1 or more")
     if links.workers_per_host > links.workers:
         raise UserError(f"--workers-per-host is {links.workers_per_host}, but there are only {links.workers} workers")
     job = None if status is None else read_status(status)

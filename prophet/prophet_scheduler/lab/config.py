@@ -143,8 +143,6 @@ def experiment_of(
         cells.append(_cell(config, point, path.parent, f"{path}: {where}", policies))
     assert config is not None
     source = {**raw, **({} if points is None else {"sweep": points})}
-    if repeats is not None and repeats < 1:
-        raise UserError(f"--repeats is {repeats}; it must be 1 or more")
     repeats = repeats or config.repeats
     return Experiment(path, config.name, config.engine, repeats, config.time_limit_s, tuple(cells), source)
 

@@ -25,9 +25,6 @@ from prophet_scheduler.lab.runner import FIRST_PORT, POLL_S
 from prophet_scheduler.lab.session import worker_cores
 from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 
-LEAST = 2
-"""Minimum number of workers, and of pairs."""
-
 
 @dataclass(frozen=True)
 class Links:
@@ -130,8 +127,6 @@ def compare_on_testbed(
     whole command. Returns 0, or 1 after printing a failed run's output. Raises UserError like `run_on_testbed`.
     """
     changed, pattern = parse_change(change), None if seconds is None else parse_pattern(seconds)
-    if pairs < LEAST:
-        raise UserError(f"--pairs is {pairs}; it must be {LEAST} or more, to say how sure the result is")
     without = {name: value for name, value in os.environ.items() if name not in changed}
     ratios = []
     with testbed_of(command, links) as (names, testbed):
@@ -162,14 +157,11 @@ def run_on_testbed(command: Sequence[str], links: Links, say: Callable[[str], No
 @contextlib.contextmanager
 def testbed_of(command: Sequence[str], links: Links) -> Iterator[tuple[list[str], Testbed]]:
     """Set up a testbed for `command` with a node for each worker; yield the nodes' names and the testbed."""
-    workers = links.workers
-    if workers < LEAST:
-        raise UserError(f"--workers is {workers}; it must be {LEAST} or more")
     if shutil.which(command[0]) is None:
         raise UserError(f"{command[0]}: no such command; give what each worker runs, such as: python train.py")
     reexec_in_user_namespace()
-    names = [f"worker{rank}" for rank in range(workers)]
-    cores = worker_cores(sorted(os.sched_getaffinity(0)), workers)
+    names = [f"worker{rank}" for rank in range(links.workers)]
+    cores = worker_cores(sorted(os.sched_getaffinity(0)), links.workers)
     specs = [NodeSpec(name, links.bandwidth_bps, cores.get(name, ()), links.delay_s or None) for name in names]
     with Testbed(specs) as testbed:
         yield names, testbed
