@@ -65,7 +65,7 @@ def test_a_name_of_an_extra_is_one_line_that_says_which(name: str, extra: str) -
         get_definition(name, "BYTEPS_SCHEDULER")
     assert str(caught.value) == f"BYTEPS_SCHEDULER: {line(name, extra)}"
     with pytest.raises(UserError) as caught:
-        choose_policies([], [name], "torch")
+        choose_policies([], [name])
     assert str(caught.value) == f"--policy: {line(name, extra)}"
     assert plugins.absent(f"ddp-{name}") == line(f"ddp-{name}", extra), "a variant of an engine"
 

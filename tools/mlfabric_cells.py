@@ -106,8 +106,6 @@ class DigitsTrainee(Trainee):
     """
 
     def __init__(self, job: AsynchronousJob, workers: int) -> None:
-        if job.delay_constant:
-            raise UserError("delay_constant: learning rates that follow delays are not simulated; leave it out")
         self._rate = np.float32(job.learning_rate)
         self._shares, self._looked_at = _samples(job.features, workers)
         self._model: Floats = np.zeros((job.features, CLASSES), np.float32)

@@ -99,25 +99,25 @@ def test_workers_are_side_by_side() -> None:
         assert text.count(shown) in (2, 4), shown
 
 
-def test_blocks_are_shown_by_urgency() -> None:
+def test_transfers_are_shown_by_urgency() -> None:
     (line,) = (line for line in screen([status()]).splitlines() if "waiting" in line)
     assert "│ ▂▃▄▅▆▇█│ 28  2.8kB" in line
     empty = screen([status(urgency=(UrgencyBand(0, "block 0"),))])
     assert "│ │ 0" in empty
 
 
-def test_as_many_side_by_side_as_there_is_room_for() -> None:
+def test_columns_fit_terminal_width() -> None:
     text = screen([status(rank) for rank in range(6)], width=120)
     assert [line.split().count("worker") for line in text.splitlines() if "worker " in line] == [3, 3]
 
 
-def test_jobs_are_apart() -> None:
+def test_each_job_has_its_table() -> None:
     text = screen([status(0, "a-1"), status(1, "a-1"), status(0, "b-2")])
     assert text.index("a-1") < text.index("b-2")
     assert text.count("worker 0") == 2
 
 
-def test_what_is_not_known_is_not_shown() -> None:
+def test_unknown_rows_are_left_out() -> None:
     bare = LiveStatus(WorkerName("job", 0, "byteps"), 1000.0, 0.5, 0, replace(AGENT, network=None, cut=(), recuts=0))
     text = screen([bare])
     assert "not known yet" in text and "BytePS" in text
@@ -133,11 +133,11 @@ def test_what_is_not_known_is_not_shown() -> None:
         ({}, "128 iterations in 120s"),
     ],
 )
-def test_how_it_stands_comes_first(more: dict[str, Any], shown: str) -> None:
+def test_first_row_reports_problems(more: dict[str, Any], shown: str) -> None:
     assert shown in screen([status(**more)])
 
 
-def test_sizes_of_blocks_in_words() -> None:
+def test_cut_in_words() -> None:
     assert describe_cut(()) == ""
     assert describe_cut((Segment(0, 1 << 17), Segment(1 << 20, 1 << 20))) == "of 128KiB to 1MiB, 2 stretches"
 
@@ -146,7 +146,7 @@ def documents(*shown: LiveStatus) -> list[Document]:
     return [json.loads(json.dumps(dataclasses.asdict(each))) for each in shown]
 
 
-def test_a_job_is_found_by_how_its_name_begins() -> None:
+def test_job_is_found_by_prefix() -> None:
     known = documents(status(0, "train-1"), status(0, "other-2"))
     assert of_job(known, None) == known
     assert [document["worker"]["job"] for document in of_job(known, "tra")] == ["train-1"]
@@ -171,7 +171,7 @@ class Played:
 
 
 @pytest.mark.parametrize("run", [print_lines, show])
-def test_it_ends_with_the_job_and_begins_only_with_one(run: Callable[..., None]) -> None:
+def test_top_ends_with_the_job(run: Callable[..., None]) -> None:
     played = Played(documents(status()), documents(status()))
     run(None, None, played.edges())
     assert played.slept == [1.0, 1.0]
@@ -180,7 +180,7 @@ def test_it_ends_with_the_job_and_begins_only_with_one(run: Callable[..., None])
 
 
 @pytest.mark.parametrize("run", [print_lines, show])
-def test_it_waits_for_a_job_to_begin(run: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
+def test_top_waits_for_a_job(run: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
     played = Played([], [], documents(status()))
     console = Console(file=StringIO(), width=100)
     run(None, None, played.edges(console))
@@ -190,7 +190,7 @@ def test_it_waits_for_a_job_to_begin(run: Callable[..., None], capsys: pytest.Ca
     assert "train-29500" in printed.out + text_of(console)
 
 
-def test_on_a_terminal_a_key_ends_it_and_gives_the_terminal_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_q_ends_top_and_restores_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     ours, theirs = os.openpty()
     with open(theirs) as keyboard:  # noqa: PTH123, as it has no path
@@ -206,14 +206,14 @@ def test_on_a_terminal_a_key_ends_it_and_gives_the_terminal_back(monkeypatch: py
     assert after.count("train-29500") == 1, "the last one stays"
 
 
-def test_one_document_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_one_document_per_line(capsys: pytest.CaptureFixture[str]) -> None:
     shown = documents(status(0), status(1))
     print_lines(None, 2, Played(shown, shown, shown).edges())
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["worker"]["rank"] for line in lines] == [0, 1, 0, 1]
 
 
-def test_the_screen_is_drawn_and_the_last_one_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_screen_stays_visible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     shown = documents(status())
     console = Console(file=StringIO(), width=100, force_terminal=True)
@@ -225,17 +225,17 @@ def test_the_screen_is_drawn_and_the_last_one_stays(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("width", [20, 40])
-def test_a_narrow_terminal_has_narrow_rows(width: int) -> None:
+def test_narrow_terminal(width: int) -> None:
     lines = screen([status(0), status(1)], width).splitlines()
     assert max(map(len, lines)) <= width
 
 
-def test_what_cannot_be_read_is_passed_over() -> None:
+def test_unreadable_status_is_skipped() -> None:
     (good,) = documents(status())
     assert len(statuses([good, {**good, "schema": 2}, {"worker": {}}])) == 1
 
 
-def test_what_the_tuner_believes_is_shown_the_fastest_first() -> None:
+def test_arms_are_shown_fastest_first() -> None:
     seen = ArmStatus((Segment(0, 1 << 18),), "", 0.97, 0.953, 0.012, 9)
     other = ArmStatus((Segment(0, 1 << 20),), "two phases", 0.99, 1.02, 0.05, 0)
     text = screen([status(agent=replace(AGENT, arms=(seen, other), tuner="rests: nothing else is worth a try"))], 200)
@@ -245,7 +245,7 @@ def test_what_the_tuner_believes_is_shown_the_fastest_first() -> None:
     assert "rests: nothing else is worth a try" in text
 
 
-def test_of_a_job_that_is_only_watched_the_advice_is_shown_and_not_renewed_each_second() -> None:
+def test_advice_on_observed_job_is_renewed_each_minute() -> None:
     times = ObservedTimes(iteration_s=1.5, backward_s=0.4, network_s=1.0, others_s=0.0, error_s=0.01, looks=20)
     seen = Observed(2, 200, times, (30_000_000,), (0.4,))
     first = status(agent=replace(AGENT, policy="observe", observed=seen))

@@ -43,7 +43,7 @@ every_variant = pytest.mark.parametrize(
 
 def contender(variant: Variant, framework: Framework) -> Contender:
     entry = ContenderEntry.model_construct(name=variant.name, framework=framework)
-    (only,) = expand_policies([entry], "torch", "config.yaml: policies")
+    (only,) = expand_policies([entry], "config.yaml: policies")
     return only
 
 
@@ -135,7 +135,7 @@ def test_a_contenders_settings_come_last_and_only_its_engines_own_are_taken(
     # `base` says which policy runs.
     names = [*(name for name in variant.env if name != settings.SCHEDULER), f"{engine.settings[0]}MINE"]
     entry = ContenderEntry(name="mine", base=variant.name, env=dict.fromkeys(names, "77"))
-    (mine,) = expand_policies([entry], engine.frameworks[0], "config.yaml: policies")
+    (mine,) = expand_policies([entry], "config.yaml: policies")
     env = environment(mine, "worker0", NETWORK, {})
     assert {env[name] for name in names} == {"77"}
 

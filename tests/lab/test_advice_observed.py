@@ -34,14 +34,14 @@ def gains(seen: Observed) -> dict[str, float]:
     return {each.change: each.gain for each in advice_of(seen, seen.times).suggestions}
 
 
-def test_the_rate_is_that_of_the_measured_wait() -> None:
+def test_rate_follows_from_measured_wait() -> None:
     rate = fitted(ONE, TIMES).cell.cluster.bandwidth.rate("worker0")
     assert rate == pytest.approx(8 * 30e6 / 1.0, rel=NEARLY)
     on_four = fitted(replace(ONE, ranks=4), TIMES).cell.cluster.bandwidth.rate("worker0")
     assert on_four == pytest.approx(8 * 30e6 * 1.5 / 1.0, rel=NEARLY), "a ring sends each byte 2 (p - 1) / p times"
 
 
-def test_gains_are_those_of_the_sum() -> None:
+def test_gains_match_hand_computed_times() -> None:
     found = gains(ONE)
     for change in ("twice-the-rate", "half-precision"):
         assert found[change] == pytest.approx(1.5 / 1.0, rel=NEARLY)
@@ -51,31 +51,31 @@ def test_gains_are_those_of_the_sum() -> None:
     assert set(found) == {"prophet", "twice-the-rate", "half-precision", "larger-batch", "local-sgd", "low-rank"}
 
 
-def test_prophet_gains_no_more_than_the_wire_allows() -> None:
+def test_prophet_gain_is_limited_by_wire() -> None:
     """The first gradient fills DDP's first bucket and leaves during backward; 27 MB follow in the second 1.0 s."""
     assert 1.05 < gains(EVEN)["prophet"] <= 1.5 / (30 / 27 * 1.0)
 
 
-def test_half_precision_leaves_gradients_in_their_buckets() -> None:
+def test_half_precision_keeps_buckets() -> None:
     """The first gradient fills DDP's first bucket alone, also where half of it travels."""
     sizes, generation_s = (9_000_000, 9_000_000, 1_200_000), (0.4, 0.2, 0.1)
     found = gains(replace(ONE, gradient_bytes=sizes, generation_s=generation_s, low_rank_bytes=()))
     assert found["half-precision"] == pytest.approx(found["twice-the-rate"], rel=NEARLY)
 
 
-def test_what_travels_in_half_precision_has_half_the_bytes() -> None:
+def test_half_precision_job_sends_half_the_bytes() -> None:
     half = replace(ONE, half=True)
     assert fitted(half, TIMES).cell.cluster.bandwidth.rate("worker0") == pytest.approx(8 * 15e6, rel=NEARLY)
     assert set(gains(half)) == {"prophet", "twice-the-rate", "larger-batch"}
 
 
-def test_no_rate_shortens_what_messages_take() -> None:
+def test_faster_link_does_not_shorten_message_costs() -> None:
     """Three ranks gather in two messages, of 0.1 s each, and reduce in four: 0.6 s of 1.0 s."""
     found = gains(replace(ONE, ranks=3, low_rank_bytes=(), shards=3, keep=True, message_s=0.1))
     assert found["twice-the-rate"] == pytest.approx(1.5 / (0.5 + 0.6 + 0.2), rel=NEARLY)
 
 
-def test_a_sharded_job_that_keeps_its_parameters_sends_three_halves() -> None:
+def test_sharded_job_that_keeps_parameters() -> None:
     """Of two ranks each sends half of 30 MB to gather, and twice that for gloo's reduction."""
     kept = replace(ONE, low_rank_bytes=(), shards=2, keep=True)
     assert fitted(kept, TIMES).cell.cluster.bandwidth.rate("worker0") == pytest.approx(8 * 45e6, rel=NEARLY)
@@ -85,14 +85,14 @@ def test_a_sharded_job_that_keeps_its_parameters_sends_three_halves() -> None:
     assert found["replicas"] == pytest.approx(1.5 / (0.5 + 30 / 45), rel=NEARLY)
 
 
-def test_a_sharded_job_gathers_again_in_backward() -> None:
+def test_sharded_job_gathers_again_in_backward() -> None:
     """The second gathering follows at once, where gloo takes half as long again (simulate/sharded.py)."""
     sharded = replace(ONE, low_rank_bytes=(), shards=2)
     assert fitted(sharded, TIMES).cell.cluster.bandwidth.rate("worker0") == pytest.approx(8 * 67.5e6, rel=NEARLY)
     assert gains(sharded)["kept"] == pytest.approx(1.5 / (0.5 + 45 / 67.5), rel=NEARLY)
 
 
-def test_ranks_of_a_host_share_its_link() -> None:
+def test_ranks_on_a_host_share_its_link() -> None:
     """Gloo's ring crosses a host's link once, Prophet's parts come to each host once: half of 30 MB for each half."""
     shared = replace(ONE, low_rank_bytes=(), ranks=4, shards=4, keep=True, on_host=2)
     assert fitted(shared, TIMES).cell.cluster.bandwidth.rate("worker0") == pytest.approx(8 * 67.5e6, rel=NEARLY)
@@ -100,7 +100,7 @@ def test_ranks_of_a_host_share_its_link() -> None:
     assert gains(shared)["prophet"] > gains(alone)["prophet"] + 0.1
 
 
-def test_the_lines_have_the_share_and_each_gain_with_its_error() -> None:
+def test_lines_have_share_and_gains_with_errors() -> None:
     first, *rest = lines(ONE)
     assert first.startswith("an iteration takes 1.500 s, of which 67% ± 1% waits for the network (20 of 200 ")
     assert re.match(r"would help: PowerSGD of rank 1, 2\.\d\d ± 0\.0\d times as many samples a second", rest[0])
@@ -120,24 +120,24 @@ def test_the_lines_have_the_share_and_each_gain_with_its_error() -> None:
         ({"times": replace(TIMES, others_s=0.3)}, "and 20% for slower ranks ("),
     ],
 )
-def test_what_limits_the_advice_is_said(changed: dict[str, Any], said: str) -> None:
+def test_lines_say_what_limits_the_advice(changed: dict[str, Any], said: str) -> None:
     assert said in "\n".join(lines(replace(ONE, **changed)))
 
 
-def test_a_gain_within_its_error_is_not_promised() -> None:
+def test_gain_within_error_is_not_promised() -> None:
     unsure = replace(TIMES, network_s=0.15, error_s=0.6)
     text = "\n".join(lines(replace(ONE, times=unsure)))
     assert "would help: " not in text.replace("nothing would help: ", "")
     assert re.search(r"nothing would help: .*PowerSGD of rank 1 \(1\.0\d ± 0\.4\d\)", text)
 
 
-def test_a_network_too_slow_for_any_rate_is_no_error() -> None:
+def test_wait_shorter_than_message_costs() -> None:
     """Ten small operations take longer than the wait that was measured, so a faster link would not help."""
     times = replace(TIMES, network_s=1e-4, iteration_s=0.5)
     assert gains(replace(EVEN, gradient_bytes=(4,) * 10, bucket_bytes=1, times=times))["twice-the-rate"] < 1.01
 
 
-def test_another_process_says_the_same() -> None:
+def test_module_prints_same_lines() -> None:
     asked = subprocess.run(
         [sys.executable, "-m", "prophet_scheduler.lab.advice_observed"],
         input=json.dumps(dataclasses.asdict(ONE)),

@@ -107,7 +107,7 @@ def suggested(situation: Situation, measured_s: float) -> dict[str, Suggestion]:
     return {suggestion.change: suggestion for suggestion in advise(situation, measured_s).suggestions}
 
 
-def test_a_record_knows_the_job_its_network_and_what_an_iteration_took(tmp_path: Path) -> None:
+def test_situation_of_record(tmp_path: Path) -> None:
     lines = [*rows(period_s=0.93), end()], [*rows(1, learned=None, network=None), end()]
     situation, measured_s = recorded(tmp_path, *lines)
     assert not is_run(tmp_path)
@@ -122,7 +122,7 @@ def test_a_record_knows_the_job_its_network_and_what_an_iteration_took(tmp_path:
     assert rate(recorded(tmp_path, rows(network=None), links=LinkOptions(1e9))[0]) == 1e9, "given, as none is measured"
 
 
-def test_what_the_recorder_itself_writes_will_do(tmp_path: Path) -> None:
+def test_recorder_output_suffices(tmp_path: Path) -> None:
     took = write_job_record(tmp_path, iterations=8)
     situation, measured_s = of_record(tmp_path, NOTHING)
     assert measured_s == pytest.approx(took, rel=1e-3)
@@ -131,7 +131,7 @@ def test_what_the_recorder_itself_writes_will_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("barrier", [False, True])
-def test_predictions_are_near_to_what_the_changed_job_would_take(tmp_path: Path, barrier: bool) -> None:
+def test_predictions_match_planner_model(tmp_path: Path, barrier: bool) -> None:
     found = suggested(*recorded(tmp_path, [*rows(period_s=took_s(barrier=barrier), barrier=barrier), end()]))
     faster = replace(NETWORK, bandwidth=2 * NETWORK.bandwidth)
     expected = {
@@ -144,7 +144,7 @@ def test_predictions_are_near_to_what_the_changed_job_would_take(tmp_path: Path,
     assert "prophet" not in found and {"parameter-servers"} <= set(found)
 
 
-def test_a_program_that_looks_at_all_gradients_does_so_in_all_predictions(tmp_path: Path) -> None:
+def test_barrier_holds_in_all_predictions(tmp_path: Path) -> None:
     situation, measured_s = recorded(tmp_path, [*rows(barrier=True, period_s=1.2), end(barrier=True)])
     assert situation.waits and "reads all gradients" in situation.assumed[0]
     advice = advise(situation, measured_s, predict=lambda changed: 1.0 if changed.waits else 0.1)
@@ -152,7 +152,7 @@ def test_a_program_that_looks_at_all_gradients_does_so_in_all_predictions(tmp_pa
     assert all(suggestion.iteration_s > 0.9 for suggestion in advice.suggestions)
 
 
-def test_forward_is_what_is_neither_backward_nor_waiting(tmp_path: Path) -> None:
+def test_forward_is_neither_backward_nor_waiting(tmp_path: Path) -> None:
     profile = recorded(tmp_path, [*rows(period_s=1.3, computing_s=1.1), end()])[0].profile
     assert profile.backward_s + profile.forward_s == pytest.approx(1.1, abs=0.02)
     for lines in (
@@ -163,7 +163,7 @@ def test_forward_is_what_is_neither_backward_nor_waiting(tmp_path: Path) -> None
         assert profile.forward_s == pytest.approx(0.3, abs=1e-3), "as it was learned"
 
 
-def test_half_precision_travels_already_where_it_does(tmp_path: Path) -> None:
+def test_recorded_half_precision_is_not_suggested(tmp_path: Path) -> None:
     small = on_the_wire(PROFILE, "fp16")
     situation, took = recorded(tmp_path, [*rows(learned=small, half=True, period_s=0.9), end(half=True)])
     assert situation.profile.total_bytes == pytest.approx(25_600_000, abs=1000)
@@ -171,7 +171,7 @@ def test_half_precision_travels_already_where_it_does(tmp_path: Path) -> None:
     assert "half-precision" not in suggested(situation, took)
 
 
-def test_the_most_detail_that_was_learned_counts_at_the_pace_of_the_newest(tmp_path: Path) -> None:
+def test_most_detailed_profile_at_newest_pace(tmp_path: Path) -> None:
     fine = profile_row(101.5, profile_under(PROFILE, learning_cut(PROFILE.total_bytes)))
     newest = profile_row(150.0, profile_under(at_pace(PROFILE, 1.5), CUT))
     other = profile_row(101.0, profile_under(resnet50(5_000_000), Cut.uniform(4096)))
@@ -183,7 +183,7 @@ def test_the_most_detail_that_was_learned_counts_at_the_pace_of_the_newest(tmp_p
     assert len(profile.gradients) == len(newest.gradient), "ids are no places there"
 
 
-def test_what_an_iteration_takes_is_of_the_blocks_in_force(tmp_path: Path) -> None:
+def test_iteration_time_since_last_cut(tmp_path: Path) -> None:
     later = IterationsRow(40, 10, tuple(141.5 + 0.5 * number for number in range(10)))
     changed = CutRow(140.2, 1, Cut.uniform(1 << 20).segments)
     assert recorded(tmp_path, [*rows(), changed, later])[1] == pytest.approx(0.5)
@@ -198,7 +198,7 @@ def byteps(rank: int, *, workers: int = 2, servers: int = 1, **more: Any) -> lis
     return [*lines, end()]
 
 
-def test_with_servers_all_links_are_alike_unless_it_is_said(tmp_path: Path) -> None:
+def test_links_are_assumed_equal_with_servers(tmp_path: Path) -> None:
     slower = replace(NETWORK, bandwidth=25e6)
     folder = write_rows(tmp_path, byteps(0), byteps(1, network=slower))
     situation, _ = of_record(folder, NOTHING)
@@ -213,7 +213,7 @@ def test_with_servers_all_links_are_alike_unless_it_is_said(tmp_path: Path) -> N
     assert rate(told) == 1e9 and rate(told, "server0") == 410e6 and not told.assumed
 
 
-def test_servers_whose_links_are_narrow_are_helped_by_another(tmp_path: Path) -> None:
+def test_another_server_helps_narrow_servers(tmp_path: Path) -> None:
     large = resnet50(51_200_000, backward_s=0.6, forward_s=0.3)
     lines = (byteps(rank, learned=large, period_s=1.75) for rank in range(2))
     found = suggested(*recorded(tmp_path, *lines, links=LinkOptions(1e9, 500e6)))
@@ -223,7 +223,7 @@ def test_servers_whose_links_are_narrow_are_helped_by_another(tmp_path: Path) ->
     assert "ddp" in found
 
 
-def test_workers_of_one_host_and_processes_of_one_worker(tmp_path: Path) -> None:
+def test_workers_per_host_and_processes_per_worker(tmp_path: Path) -> None:
     shared = [byteps(rank, host="a", servers=2) for rank in range(2)]
     situation, _ = recorded(tmp_path, *shared)
     assert situation.workers_per_host == 2 and rate(situation) == pytest.approx(500e6), "the host's"
@@ -235,7 +235,7 @@ def test_workers_of_one_host_and_processes_of_one_worker(tmp_path: Path) -> None
     assert situation.workers_per_host == 2 and rate(situation) == pytest.approx(250e6 * 1.5), "of a ring of four"
 
 
-def test_what_became_of_prophet_in_the_job_is_said(tmp_path: Path) -> None:
+def test_notes_say_how_prophet_ended(tmp_path: Path) -> None:
     situation, _ = recorded(tmp_path, [*rows(), end(given_back="0.1 s and not 0.2 s")])
     assert "0.1 s and not 0.2 s" in situation.assumed[0]
     assert recorded(tmp_path, [*rows(), end(policy="p3")])[0].contender.name == "ddp-p3"
@@ -263,7 +263,7 @@ def test_what_became_of_prophet_in_the_job_is_said(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_record_that_does_not_suffice_is_one_line(
+def test_insufficient_record_is_one_line(
     tmp_path: Path, lines: list[RecordRow], links: LinkOptions, policy: str | None, line: str
 ) -> None:
     with pytest.raises(UserError, match=line) as raised:
@@ -271,7 +271,7 @@ def test_a_record_that_does_not_suffice_is_one_line(
     assert str(tmp_path) in str(raised.value)
 
 
-def test_the_command_takes_a_record(prophet: Command, tmp_path: Path) -> None:
+def test_command_takes_a_record(prophet: Command, tmp_path: Path) -> None:
     folder = write_rows(tmp_path, [*rows(period_s=took_s()), end()])
     status, out, _ = prophet("advise", folder, "--json")
     advice = json.loads(out)

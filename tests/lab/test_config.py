@@ -76,8 +76,7 @@ BAD: dict[str, list[tuple[Any, str]]] = {
     "cluster.delay": [
         ("far", "cluster.delay: 'far' is not a time; write e.g. 5ms"),
         (-0.001, "cluster.delay: -0.001 is not a time"),
-        ({}, "cluster.delay: names no node; write e.g. {default: 1ms, worker0: 5ms}"),
-        ({"worker7": "1ms"}, "cluster: delay names 'worker7'; the nodes are default, scheduler"),
+        ({"worker0": "1ms"}, "cluster.delay: {'worker0': '1ms'} is not a time"),
     ],
     "cluster.traffic": [
         ([{"node": "worker0"}], r"cluster.traffic\[0\].until_s: is missing"),
@@ -87,7 +86,7 @@ BAD: dict[str, list[tuple[Any, str]]] = {
         ([TRAFFIC, {**TRAFFIC, "from_s": 5}], "cluster: traffic at worker0 from 5 s begins before the previous one"),
     ],
     "cluster.faults": [
-        ([{"kind": "fire"}], r"cluster.faults\[0\].kind: 'fire' is not a kind of fault; use link-down,"),
+        ([{"kind": "fire"}], r"cluster.faults\[0\].kind: it must be 'link-down', 'slow-link', .*, not 'fire'"),
         ([{"kind": "killed"}], r"cluster.faults\[0\]: killed needs node; give it a value"),
         ([{"kind": "killed", "nod": 1}], r"cluster.faults\[0\].nod: unknown key; the keys here are kind"),
         ([{**KILLED, "node": "worker7"}], "cluster: faults names 'worker7'; the nodes are sched"),
@@ -103,11 +102,9 @@ BAD: dict[str, list[tuple[Any, str]]] = {
     ],
     "job": [
         (3, "job: it must be a mapping"),
-        ({**REPLAY["job"], "framework": "mxnet", "clip_norm": 1.0}, "clip_norm is 1.0; replays in mxnet do not clip"),
         ({**DIGITS["job"], "total_bytes": "1MB"}, r"job.total_bytes: unknown key; the keys here are .*target_accuracy"),
         ({"kind": "synthetic", "image_size": 16}, "job.image_size: it must be greater than or equal to 32, not 16"),
         ({"kind": "synthetic", "model": "vgg19"}, "job.model: it must be 'resnet18' or 'resnet50', not 'vgg19'"),
-        ({"kind": "transformer", "framework": "mxnet"}, "job.framework: it must be 'torch', not 'mxnet'"),
         ({"kind": "transformer", "clip_norm": -1}, "job.clip_norm: it must be greater than or equal to 0"),
         ({"kind": "transformer", "compile": "all"}, "job.compile: it must be 'no', 'blocks' or 'whole', not 'all'"),
     ],
@@ -115,13 +112,12 @@ BAD: dict[str, list[tuple[Any, str]]] = {
         (None, "job.kind: is missing"),
         ("video", "job.kind: 'video' is not a kind of job; use digits, synthetic, transformer, replay, asynchr"),
     ],
-    "job.speed": [(1, "job.speed: unknown key; the keys here are framework, iterations")],
+    "job.speed": [(1, "job.speed: unknown key; the keys here are iterations, warmup")],
     "job.compression": [("fp8", "job.compression: it must be 'none' or 'fp16', not 'fp8'")],
     "job.total_bytes": [("lots", "job.total_bytes: 'lots' is not a size; write e.g. 25.6MB")],
     "job.backward_s": [(-1, "job.backward_s: it must be greater than 0, not -1")],
     "job.warmup": [(5, "job: warmup is 5; with 6 iterations it can be at most 4")],
     "job.profile": [("lenet", r"job.profile: .*lenet is missing; name a profile file or a built-in profile \(resn")],
-    "job.framework": [("keras", "job.framework: it must be 'torch' or 'mxnet', not 'keras'")],
     "policies": [
         ([], "policies: .* at least 1 item"),
         (p3(credits=4), r"policies\[0\].credits: unknown key; the keys here are name, base"),
@@ -179,7 +175,7 @@ EACH = [(key, value, line) for key, wrong in BAD.items() for value, line in wron
 
 
 @pytest.mark.parametrize(("key", "value", "line"), EACH, ids=[f"{key}={value}" for key, value, _ in EACH])
-def test_each_mistake_is_one_line_that_names_the_key(key: str, value: Any, line: str, tmp_path: Path) -> None:
+def test_mistake_is_one_line_with_key(key: str, value: Any, line: str, tmp_path: Path) -> None:
     path = written(changed(REPLAY, key, value), tmp_path)
     with pytest.raises(UserError, match=line) as caught:
         load_experiment(path)
@@ -197,7 +193,7 @@ def test_each_mistake_is_one_line_that_names_the_key(key: str, value: Any, line:
         (b"[" * 5000, r"is not YAML \(maximum recursion depth"),
     ],
 )
-def test_what_is_no_config_at_all(content: bytes, line: str, tmp_path: Path) -> None:
+def test_file_that_is_no_config(content: bytes, line: str, tmp_path: Path) -> None:
     path = tmp_path / "odd.yaml"
     path.write_bytes(content)
     with pytest.raises(UserError, match=line) as caught:
@@ -207,12 +203,12 @@ def test_what_is_no_config_at_all(content: bytes, line: str, tmp_path: Path) -> 
         load_experiment(tmp_path / "none.yaml")
 
 
-def test_a_config_without_a_name_has_that_of_its_file(tmp_path: Path) -> None:
+def test_default_name_is_file_name(tmp_path: Path) -> None:
     path = written(changed(REPLAY, "name", None), tmp_path).rename(tmp_path / "my first try.yaml")
     assert load_experiment(path).name == "my-first-try"
 
 
-def test_a_bad_recorded_profile_is_named(tmp_path: Path) -> None:
+def test_bad_recorded_profile_is_named(tmp_path: Path) -> None:
     gradient = {"name": "g", "bytes": -4, "generation_s": 0.5, "forward_s": 0.1}
     (tmp_path / "bad.json").write_text(json.dumps({"schema": 1, "name": "bad", "gradients": [gradient]}))
     with pytest.raises(UserError, match=r"bad\.json.* 'bytes' is -4; it must be above 0"):
@@ -220,14 +216,14 @@ def test_a_bad_recorded_profile_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_configs_that_come_with_prophet_are_right(path: Path) -> None:
+def test_shipped_configs_are_valid(path: Path) -> None:
     experiment = load_experiment(path)
     assert experiment.name == path.stem
     for cell in experiment.cells:
         assert cell.engine.called_here("prophet") in {policy.name for policy in cell.policies}
 
 
-def test_bandwidth_is_of_the_workers_unless_nodes_are_named(tmp_path: Path) -> None:
+def test_bandwidth_of_workers_and_named_nodes(tmp_path: Path) -> None:
     uniform = loaded(REPLAY, tmp_path).cells[0].cluster
     assert [uniform.bandwidth.rate(node) for node in uniform.nodes] == [None, None, 250e6, 250e6]
     named = changed(REPLAY, "cluster.bandwidth", {"default": "1gbit", "worker1": "100mbit", "server0": 2_000_000_000})
@@ -235,7 +231,7 @@ def test_bandwidth_is_of_the_workers_unless_nodes_are_named(tmp_path: Path) -> N
     assert [cluster.bandwidth.rate(node) for node in cluster.nodes] == [None, 2e9, 1e9, 100e6]
 
 
-def test_a_link_need_not_be_shaped(tmp_path: Path) -> None:
+def test_unshaped_link(tmp_path: Path) -> None:
     points = [{"cluster": {"bandwidth": "none"}}, {"cluster": {"bandwidth": {"default": "1gbit", "worker1": "none"}}}]
     first, second = loaded({**REPLAY, "sweep": points}, tmp_path).cells
     assert [first.cluster.bandwidth.rate(node) for node in first.cluster.nodes] == [None] * 4
@@ -244,22 +240,16 @@ def test_a_link_need_not_be_shaped(tmp_path: Path) -> None:
     assert describe_setting(first.setting) == "not shaped"
 
 
-def test_a_sweep_over_delays(tmp_path: Path) -> None:
-    named = {"default": 0.001, "server0": "5ms"}
-    points = [{"cluster": {"delay": delay}} for delay in (0, "5ms", named)]
+def test_sweep_over_delays(tmp_path: Path) -> None:
+    points = [{"cluster": {"delay": delay}} for delay in (0, "5ms")]
     cells = loaded({**REPLAY, "sweep": points}, tmp_path).cells
-    assert [cell.setting["delay"] for cell in cells] == [0.0, 0.005, {"default": 0.001, "server0": 0.005}]
-    assert [cells[2].cluster.delay.of(node) for node in cells[2].cluster.nodes] == [0.0, 0.005, 0.001, 0.001]
-    assert [describe_setting(cell.setting) for cell in cells] == [
-        "250mbit, delay 0s",
-        "250mbit, delay 5ms",
-        "250mbit, delay default=1ms server0=5ms",
-    ]
+    assert [cell.setting["delay"] for cell in cells] == [0.0, 0.005]
+    assert [describe_setting(cell.setting) for cell in cells] == ["250mbit, delay 0s", "250mbit, delay 5ms"]
     (steady,) = loaded(changed(REPLAY, "cluster.delay", "5ms"), tmp_path).cells
     assert steady.setting == {"bandwidth": 250e6, "delay": 0.005}, "it is not varied, and is told"
 
 
-def test_traffic_of_others_and_a_series_of_rates_have_their_times(tmp_path: Path) -> None:
+def test_traffic_and_series_of_rates(tmp_path: Path) -> None:
     raw = changed(REPLAY, "cluster.traffic", [{"node": "worker1", "from_s": 5, "until_s": 10, "rate": "80mbit"}])
     (cell,) = loaded(raw, tmp_path).cells
     assert cell.setting["traffic"] == [{"node": "worker1", "from_s": 5.0, "until_s": 10.0, "rate": 80e6}]
@@ -271,7 +261,7 @@ def test_traffic_of_others_and_a_series_of_rates_have_their_times(tmp_path: Path
     assert bandwidth.as_setting() == [{"at_s": 0.0, "rate": 250e6}, {"at_s": 20.0, "rate": 100e6}]
 
 
-def test_each_point_of_a_sweep_is_a_cell_that_overrides_leaves(tmp_path: Path) -> None:
+def test_sweep_overrides_leaves(tmp_path: Path) -> None:
     points = [{"cluster": {"bandwidth": "1gbit"}, "job": {"total_bytes": "80MB"}}, {"cluster": {"workers": 1}}]
     first, second = loaded({**REPLAY, "sweep": points}, tmp_path).cells
     assert first.setting == {"bandwidth": 1e9, "total_bytes": 80_000_000}
@@ -283,7 +273,7 @@ def test_each_point_of_a_sweep_is_a_cell_that_overrides_leaves(tmp_path: Path) -
     assert loaded(raw, tmp_path).cells[0].setting == {"bandwidth": {"worker0": 1e9}}, "the base leaves it out"
 
 
-def test_a_point_with_a_jobs_kind_gives_the_whole_job(tmp_path: Path) -> None:
+def test_sweep_point_with_kind_replaces_job(tmp_path: Path) -> None:
     points = [{}, {"job": DIGITS["job"]}, {"job": {"kind": "replay", "total_bytes": "1MB"}}]
     first, second, third = loaded({**REPLAY, "sweep": points}, tmp_path).cells
     assert (first.setting, first.job.kind) == ({"bandwidth": 250e6}, "replay")
@@ -294,7 +284,7 @@ def test_a_point_with_a_jobs_kind_gives_the_whole_job(tmp_path: Path) -> None:
         loaded({**REPLAY, "name": False, "sweep": points}, tmp_path)
 
 
-def test_policies_and_their_environment(tmp_path: Path) -> None:
+def test_environment_of_policies(tmp_path: Path) -> None:
     entries = ["stock", "stock-credit", "p3", {"name": "big", "base": "prophet", "partition_bytes": "4MB"}]
     policies = loaded(changed(REPLAY, "policies", entries), tmp_path).cells[0].policies
     assert [(policy.name, policy.hooked, policy.env) for policy in policies] == [
@@ -305,7 +295,7 @@ def test_policies_and_their_environment(tmp_path: Path) -> None:
     ]
 
 
-def test_a_policy_has_a_framework_and_an_engine_and_peers_imply_theirs(tmp_path: Path) -> None:
+def test_framework_and_engine_of_policies(tmp_path: Path) -> None:
     entries = ["stock", "prophet", {"name": "mxnet-stock", "base": "stock", "framework": "mxnet"}]
     entries += ["ddp-gloo", "mxnet-kvstore", {"name": "small", "base": "mxnet-p3", "env": {"MXNET_X": "1"}}]
     raw = changed(REPLAY, "policies", entries)
@@ -318,11 +308,9 @@ def test_a_policy_has_a_framework_and_an_engine_and_peers_imply_theirs(tmp_path:
         "mxnet-kvstore": ("mxnet", "kvstore", False),
         "small": ("mxnet", "kvstore", False),
     }
-    in_mxnet = loaded(changed(raw, "job.framework", "mxnet"), tmp_path, policies=["stock", "p3", "ddp-gloo"])
-    assert [policy.framework for policy in in_mxnet.cells[0].policies] == ["mxnet", "mxnet", "torch"]
 
 
-def test_a_config_for_another_engine_means_that_engines_policies(tmp_path: Path) -> None:
+def test_policies_of_other_engine(tmp_path: Path) -> None:
     entries: list[Any] = ["stock", "prophet", "ddp-gloo-5", {"name": "big", "base": "p3", "partition_bytes": "4MB"}]
     entries += [{"name": "byteps-prophet", "base": "prophet", "engine": "byteps"}]
     raw = {**changed(REPLAY, "policies", entries), "engine": "ddp"}
@@ -353,12 +341,12 @@ def test_a_config_for_another_engine_means_that_engines_policies(tmp_path: Path)
         ("ddp", {"name": "ddp-gloo", "partition_bytes": "1MB"}, "partition_bytes is a setting of BytePS, not of ddp-"),
     ],
 )
-def test_a_policy_that_an_engine_does_not_run_is_a_mistake(engine: str, entry: Any, words: str, tmp_path: Path) -> None:
+def test_policy_unknown_to_engine(engine: str, entry: Any, words: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=re.escape(words)):
         loaded({**changed(REPLAY, "policies", [entry]), "engine": engine}, tmp_path)
 
 
-def test_lists_of_settings_are_all_combinations(tmp_path: Path) -> None:
+def test_lists_of_options_make_all_combinations(tmp_path: Path) -> None:
     entry = {"name": "bytescheduler", "credit_bytes": ["256KiB", "4MB"], "partition_bytes": ["128KiB", "1MiB"]}
     policies = loaded(changed(REPLAY, "policies", [entry]), tmp_path).cells[0].policies
     assert [policy.name for policy in policies] == [
@@ -374,26 +362,27 @@ def test_lists_of_settings_are_all_combinations(tmp_path: Path) -> None:
     }
 
 
-def test_the_command_line_chooses_policies_of_the_file_and_known_ones(tmp_path: Path) -> None:
+def test_command_line_chooses_policies(tmp_path: Path) -> None:
     raw = changed(REPLAY, "policies", ["stock", {"name": "mine", "base": "p3"}])
     experiment = loaded(raw, tmp_path, policies=["mine", "fifo", "mine"], repeats=5)
     assert [policy.name for policy in experiment.cells[0].policies] == ["mine", "fifo"]
     assert experiment.repeats == 5
     with pytest.raises(UserError, match="--policy: unknown policy 'yours'; the known ones are stock, mine, stock-cr"):
         loaded(raw, tmp_path, policies=["yours"])
-    with pytest.raises(UserError, match="--repeats is 0; it must be 1 or more"):
-        loaded(raw, tmp_path, repeats=0)
 
 
-def test_half_precision_is_for_the_framework_whose_engines_have_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "value", "line"), [("compression", "fp16", "fp16 is for policies"), ("clip_norm", 1.0, "replays clip only")]
+)
+def test_half_precision_and_clipping_are_for_torch(key: str, value: object, line: str, tmp_path: Path) -> None:
     raw = {**REPLAY, "policies": ["ddp-gloo", "ddp-prophet", "stock"]}
-    (cell, _) = loaded({**raw, "sweep": [{"job": {"compression": "fp16"}}, {}]}, tmp_path).cells
-    assert cell.setting["compression"] == "fp16"
-    with pytest.raises(UserError, match=r"job.compression: fp16 is for policies in torch, and mxnet-kvstore trains in"):
-        loaded(changed({**raw, "policies": ["mxnet-kvstore"]}, "job.compression", "fp16"), tmp_path)
+    (cell, _) = loaded({**raw, "sweep": [{"job": {key: value}}, {}]}, tmp_path).cells
+    assert cell.setting[key] == value
+    with pytest.raises(UserError, match=f"job.{key}: {line} in torch, and mxnet-kvstore trains in mxnet"):
+        loaded(changed({**raw, "policies": ["mxnet-kvstore"]}, f"job.{key}", value), tmp_path)
 
 
-def test_a_transformer_is_for_the_framework_that_has_a_script_for_it(tmp_path: Path) -> None:
+def test_transformer_is_for_torch(tmp_path: Path) -> None:
     job = {"kind": "transformer", "clip_norm": 0.5}
     cell = loaded(changed(REPLAY, "job", job), tmp_path).cells[0]
     assert cell.job.model_dump()["clip_norm"] == 0.5 and cell.profile is None
@@ -408,7 +397,7 @@ LINK_DOWN = {"kind": "link-down", "node": "worker0", "from_s": 2, "until_s": 10}
 LOSS = {"kind": "messages-dropped", "percent": 2}
 
 
-def test_faults_are_in_the_setting_as_they_were_written_and_in_words(tmp_path: Path) -> None:
+def test_faults_in_setting(tmp_path: Path) -> None:
     slow = {**SLOW, "every_s": 5}
     again = {"kind": "killed", "node": "worker1", "from_s": 30, "until_s": 40}
     raw = changed(REPLAY, "cluster.faults", [LINK_DOWN, slow, again, LOSS])
@@ -429,7 +418,7 @@ def test_faults_are_in_the_setting_as_they_were_written_and_in_words(tmp_path: P
         (LOSS, "cluster.faults[0]: DistributedDataParallel cannot drop messages; leave ddp-gloo out"),
     ],
 )
-def test_a_fault_that_does_nothing_to_a_policy_is_named(fault: object, line: str, tmp_path: Path) -> None:
+def test_fault_without_effect_is_named(fault: object, line: str, tmp_path: Path) -> None:
     raw = changed(REPLAY, "policies", ["stock", "ddp-gloo"])
     with pytest.raises(UserError, match=re.escape(line)):
         loaded(changed(raw, "cluster.faults", [fault]), tmp_path)

@@ -23,13 +23,13 @@ FAST = worker([10, 11, 12, 13, 14], [2.3, 1.5, 0.9, 0.5, 0.4], sent=4, dropped=0
 SLOW = worker([10.5, 12.5, 14.5], [2.3, 0.6, 0.45], sent=3, dropped=1, uncoordinated=1, applied=3, greatest_delay=5)
 
 
-def test_the_first_worker_with_the_loss_counts_from_the_first_that_began() -> None:
+def test_time_to_loss_of_fastest_worker() -> None:
     for loss, time_s in ((0.6, pytest.approx(2.6)), (0.5, pytest.approx(3.1)), (0.1, None)):
         result = converged([[FAST, SLOW]], loss)
         assert result is not None and result.time_to_loss_s == time_s
 
 
-def test_updates_count_while_all_train_and_dropped_ones_do_not() -> None:
+def test_dropped_updates_do_not_count() -> None:
     # From 10.5 to 14: four of the fast one, one of the slow one, of which a quarter was dropped.
     assert update_s([FAST, SLOW]) == pytest.approx(3.5 / (4 + 0.75))
     alone = [worker([0, 1, 2, 3]), worker([0, 1, 2, 3])]
@@ -37,7 +37,7 @@ def test_updates_count_while_all_train_and_dropped_ones_do_not() -> None:
     assert update_s([worker([0, 1]), worker([2, 3])]) is None
 
 
-def test_a_curve_is_in_order_of_time_and_not_too_long() -> None:
+def test_curve_is_ordered_and_short() -> None:
     result = converged([[FAST, SLOW]], 0.6)
     assert result is not None
     assert [point.time_s for point in result.curve] == sorted(point.time_s for point in result.curve)
@@ -46,7 +46,7 @@ def test_a_curve_is_in_order_of_time_and_not_too_long() -> None:
     assert long is not None and len(long.curve) == CURVE_POINTS
 
 
-def test_repeats_are_counted_together() -> None:
+def test_counts_are_sums_over_repeats() -> None:
     result = converged([[FAST, SLOW], [FAST, worker([10, 11, 12], [2.3, 1.0, 0.9])]], 0.6)
     assert result is not None
     assert result.times_to_loss_s == [pytest.approx(2.6), pytest.approx(3.1)]
@@ -56,16 +56,16 @@ def test_repeats_are_counted_together() -> None:
     assert result.least_loss == 0.4
 
 
-def test_a_repeat_that_does_not_get_there_leaves_no_time() -> None:
+def test_unreached_loss_has_no_time() -> None:
     result = converged([[FAST], [worker([0, 1], [2.3, 2.2])]], 0.6)
     assert result is not None
     assert (result.time_to_loss_s, result.times_to_loss_s[1]) == (None, None)
 
 
-def test_an_update_that_is_applied_twice_or_never_is_told() -> None:
+def test_lost_and_repeated_updates_are_counted() -> None:
     result = converged([[worker([0, 1], [2.3], sent=4, dropped=0, applied=5)]], 0.6)
     assert result is not None and result.applied_otherwise == 1
 
 
-def test_a_job_that_keeps_no_loss_has_nothing_to_say() -> None:
+def test_job_without_losses_has_no_result() -> None:
     assert converged([[WorkerRecord(iteration_s=[], marks=[Mark(0, 0, 0)])]], 0.6) is None

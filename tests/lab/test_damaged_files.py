@@ -79,7 +79,7 @@ KEPT = Kept(FEW, Network(1e8, 1e-4, 1e-3), learning_cut(1 << 20))
 
 @fuzzed
 @given(st.data())
-def test_what_a_run_left(left: Path, scratch: Path, data: st.DataObject) -> None:
+def test_files_of_a_run(left: Path, scratch: Path, data: st.DataObject) -> None:
     for name, read in (("worker0.status.json", read_status), ("worker0.json", read_worker)):
         (right,) = [document(path) for path in sorted((left / "run").rglob(name))[:1]]
         read_or_refused(read, scratch / "odd.json", data.draw(json_files(right)))
@@ -181,7 +181,7 @@ def test_config(scratch: Path, content: bytes) -> None:
 
 @fuzzed
 @given(st.data())
-def test_what_is_to_be_reported(left: Path, scratch: Path, data: st.DataObject) -> None:
+def test_folder_of_a_report(left: Path, scratch: Path, data: st.DataObject) -> None:
     """The whole folder of a run, one file of it damaged."""
     run = scratch / "run"
     for path in (left / "run").rglob("*"):
@@ -216,7 +216,7 @@ ROWS = [
 PLAN = encode_plan(Plan(push=QueuePlan(order={}, credit=10), pull=QueuePlan(order={})))
 
 
-def test_the_record_that_is_damaged_here_is_right() -> None:
+def test_undamaged_record_is_valid() -> None:
     result = replay(EventRecord(np.array(ROWS, EVENT_DTYPE), {0: PLAN}))
     assert (result.same, result.differences, result.unchecked) == (3, (), ())
 
@@ -287,7 +287,7 @@ def test_rates_sizes_and_times(value: Any) -> None:
 
 @fuzzed
 @given(contents(learning_cut(30 << 20).encode()))
-def test_cut_that_another_worker_names(encoded: bytes) -> None:
+def test_cut_of_other_worker(encoded: bytes) -> None:
     try:
         cut = Cut.decode(encoded)
     except ValueError:
@@ -298,7 +298,7 @@ def test_cut_that_another_worker_names(encoded: bytes) -> None:
 
 
 @pytest.mark.parametrize("text", ["NaN", "[1e400]", "[" * 5000, '"\\ud800"', "9" * 5000, "{", ""])
-def test_json_of_no_use_is_a_value_error_of_one_line(text: str) -> None:
+def test_unusable_json_is_value_error(text: str) -> None:
     with pytest.raises(ValueError) as error:
         parse_json(text)
     assert "\n" not in str(error.value)

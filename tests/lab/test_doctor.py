@@ -66,18 +66,18 @@ def lacking(monkeypatch: pytest.MonkeyPatch) -> Lacking:
         ),
     ],
 )
-def test_the_verdict(lacking: Lacking, findings: dict[tuple[str, str], Finding], line: str) -> None:
+def test_verdict(lacking: Lacking, findings: dict[tuple[str, str], Finding], line: str) -> None:
     lacking(findings)
     assert doctor.verdict() == (line.startswith("ready"), line)
 
 
-def test_an_engine_that_is_enabled_by_one_command_is_one_that_prophet_runs_on() -> None:
+def test_engines_with_prophet() -> None:
     enabled = [spec for spec in engines().values() if spec.enable]
     assert {spec.name for spec in enabled} == {"byteps", "ddp"}
     assert all(spec.hook or spec.check for spec in enabled)
 
 
-def test_everything_that_an_experiment_needs_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examine_covers_experiments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROPHET_FUSON", "0")
     examined = doctor.examine()
     of_ddp = ["DistributedDataParallel", "Prophet for DDP", "NCCL"]
@@ -88,21 +88,25 @@ def test_everything_that_an_experiment_needs_is_looked_at(monkeypatch: pytest.Mo
     assert all("\n" not in finding.line and finding.line for finding in examined)
 
 
-def test_variables_that_mean_nothing_are_listed() -> None:
-    (finding,) = doctor._variables({"PROPHET_FUSON": "0", "PROPHET_XYZ": "", "PROPHET_CREDIT_BYTES": "4", "HOME": "/"})
+def test_unknown_variables_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PROPHET_FUSON", "PROPHET_XYZ", "PROPHET_CREDIT_BYTES"):
+        monkeypatch.setenv(name, "4")
+    (finding,) = (finding for finding in doctor.examine() if finding.item == "variables")
     assert str(finding).splitlines() == [
         "warning  variables: Prophet does not know these, so they have no effect",
         "           PROPHET_FUSON  did you mean PROPHET_FUSION?",
         "           PROPHET_XYZ    Prophet has none like it",
     ]
-    assert not list(doctor._variables({"PROPHET_FUSION": "0", "BYTEPS_SCHEDULER": "p3"}))
+    for name in ("PROPHET_FUSON", "PROPHET_XYZ"):
+        monkeypatch.delenv(name)
+    assert "variables" not in {finding.item for finding in doctor.examine()}
 
 
 @pytest.mark.parametrize(
     ("absent", "missed", "looked_at"),
     [("mxnet", {"MXNet", "hook (MXNet)"}, {"PyTorch"}), ("torch", {"PyTorch", "hook", "NCCL"}, {"hook (MXNet)"})],
 )
-def test_one_framework_is_enough(
+def test_one_framework_suffices(
     absent: str, missed: set[str], looked_at: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     find_spec = importlib.util.find_spec
@@ -132,7 +136,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Packages:
     return packages
 
 
-def test_no_byteps_is_told_with_what_to_do_and_one_built_in_its_source_is_found(installed: Packages) -> None:
+def test_missing_byteps_and_source_build(installed: Packages) -> None:
     line = doctor.obstacle(Contender("stock", "stock"))
     assert line is not None and line.startswith("BytePS: not installed; `python -m prophet_byteps.build install`")
     installed |= {"byteps": "/src/byteps/__init__.py", "torch": "/src/torch/__init__.py"}
@@ -140,7 +144,7 @@ def test_no_byteps_is_told_with_what_to_do_and_one_built_in_its_source_is_found(
     assert doctor._framework("torch") == Finding("PyTorch", True, "in /src/torch/__init__.py")
 
 
-def test_each_policy_is_stopped_by_what_it_needs_alone(installed: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_obstacle_of_each_policy(installed: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
     installed |= {"mxnet": "1.9.1", "numpy": "1.23.5", "torch": "2.13.0"}
     kvstore, ddp = Contender("k", "mxnet-kvstore", framework="mxnet"), Contender("d", "ddp-gloo")
     assert (doctor.obstacle(kvstore), doctor.obstacle(ddp)) == (None, None)

@@ -28,7 +28,7 @@ SHORT = Times(median=1.0, p10=0.9, p90=1.1, mean=1.05, at_rest=0.95)
 LONG = Times(median=1.0, p10=0.9, p90=1.1, mean=1.25, first_50=1.5, first_100=1.375, at_rest=0.875)
 
 
-def test_every_time_comes_back_to_32_bits_and_takes_little_room() -> None:
+def test_packed_times_round_trip() -> None:
     times_s = [0.9 + place % 7 * 1e-4 for place in range(1000)]
     text = packed(times_s)
     assert unpacked(text) == pytest.approx(times_s, rel=1e-7)
@@ -52,12 +52,12 @@ def test_every_time_comes_back_to_32_bits_and_takes_little_room() -> None:
         packed([float("nan")]),
     ],
 )
-def test_a_text_that_is_none_is_refused(text: str) -> None:
+def test_bad_packed_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"it (is|has) |ASCII"):
         unpacked(text)
 
 
-def test_the_mean_is_all_time_over_all_iterations_but_those_in_which_an_engine_starts() -> None:
+def test_mean_excludes_starting_iterations() -> None:
     assert STARTING == 2
     times = times_of([([5.0, 3.0, 1.0, 1.0, 4.0], 3), ([5.0, 3.0, 1.0, 1.0, 1.0], 3)])
     assert times.mean == times.headline == pytest.approx(1.5)
@@ -67,7 +67,7 @@ def test_the_mean_is_all_time_over_all_iterations_but_those_in_which_an_engine_s
     assert times_of([([5.0, 3.0], 1)]).mean == 3.0, "as many as there are"
 
 
-def test_the_first_50_and_100_are_a_jobs_very_first_and_there_where_every_run_is_as_long() -> None:
+def test_first_50_and_100_need_long_runs() -> None:
     long, short = [3.0] * 10 + [2.0] * 40 + [1.0] * 50, [2.0] * 50
     times = times_of([(long, 50)])
     assert (times.first_50, times.first_100) == pytest.approx((2.2, 1.6))
@@ -76,7 +76,7 @@ def test_the_first_50_and_100_are_a_jobs_very_first_and_there_where_every_run_is
     assert times.first_100 is None
 
 
-def test_at_rest_is_since_the_last_change_and_otherwise_the_last_half() -> None:
+def test_at_rest_since_last_change_or_last_half() -> None:
     starts_s = [float(place) for place in range(20)]
     assert rests_from(starts_s, 6.5) == 7
     assert rests_from(starts_s, 7.0) == 7, "the one that began with it"
@@ -85,7 +85,7 @@ def test_at_rest_is_since_the_last_change_and_otherwise_the_last_half() -> None:
     assert rests_from(starts_s, 20.1 - LEAST_AT_REST) == 10, "too few have come since"
 
 
-def test_the_mean_leads_and_what_no_row_has_is_no_column() -> None:
+def test_empty_columns_are_left_out() -> None:
     assert time_columns([LONG, None]) == (
         ["mean (s)", "first 50", "first 100", "at rest", "median", "p10-p90"],
         [["1.250", "1.500", "1.375", "0.875", "1.000", "0.900-1.100"], ["-"] * 6],
@@ -96,7 +96,7 @@ def test_the_mean_leads_and_what_no_row_has_is_no_column() -> None:
     assert time_columns([OLD]) == (["median (s)", "p10-p90"], [["2.000", "1.500-2.500"]])
 
 
-def test_it_is_said_what_a_number_is() -> None:
+def test_basis_names_mean_or_median() -> None:
     assert basis([SHORT, LONG]) == MEANS
     assert basis([LONG], at_rest=True) == AT_REST
     assert basis([OLD, OLD], at_rest=True) == MEDIANS

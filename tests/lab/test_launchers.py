@@ -38,7 +38,7 @@ def told(policy: Contender, node: str) -> dict[str, str]:
         (P3, "mxnet", "prophet_mxnet.jobs prophet_mxnet.exchanges:P3InGluon"),
     ],
 )
-def test_servers_and_workers_run_what_their_engine_wants(policy: Contender, server: str, worker: str) -> None:
+def test_commands_of_servers_and_workers(policy: Contender, server: str, worker: str) -> None:
     nodes = nodes_of(policy.engine, CLUSTER)
     assert nodes == ["scheduler", "server0", "server1", "worker0", "worker1"]
     for node in nodes[:3]:
@@ -48,7 +48,7 @@ def test_servers_and_workers_run_what_their_engine_wants(policy: Contender, serv
     assert command(policy, "worker1", "replay", ["--out", "x"]) == expected
 
 
-def test_ps_lite_is_told_roles_and_where_the_scheduler_is() -> None:
+def test_environment_of_ps_lite() -> None:
     for policy in (STOCK, KVSTORE, P3):
         scheduler, server, worker = (told(policy, node) for node in ("scheduler", "server1", "worker1"))
         assert [env["DMLC_ROLE"] for env in (scheduler, server, worker)] == ["scheduler", "server", "worker"]
@@ -58,7 +58,7 @@ def test_ps_lite_is_told_roles_and_where_the_scheduler_is() -> None:
         assert worker["DMLC_NODE_HOST"] == ADDRESSES["worker1"]
 
 
-def test_p3_is_switched_on_in_every_role_and_nowhere_else() -> None:
+def test_environment_of_p3() -> None:
     for node in CLUSTER.nodes:
         env = told(P3, node)
         assert (env["DMLC_PS_VAN_TYPE"], env["DMLC_PS_WATER_MARK"]) == ("p3", "10")
@@ -67,7 +67,7 @@ def test_p3_is_switched_on_in_every_role_and_nowhere_else() -> None:
             assert not {"DMLC_PS_VAN_TYPE", "DMLC_PS_WATER_MARK"} & told(other, node).keys()
 
 
-def test_ddp_has_workers_only_and_uses_the_namespaces_interface() -> None:
+def test_environment_of_ddp() -> None:
     assert nodes_of(DDP.engine, CLUSTER) == ["worker0", "worker1"]
     env = told(DDP, "worker1")
     assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == (ADDRESSES["worker0"], "23007")
@@ -77,14 +77,14 @@ def test_ddp_has_workers_only_and_uses_the_namespaces_interface() -> None:
     assert command(DDP, "worker0", "digits", [])[2:] == [script, "--exchange", exchange]
 
 
-def test_a_job_starts_cold_unless_its_contender_says_otherwise() -> None:
+def test_job_starts_cold_by_default() -> None:
     assert told(Contender("prophet", "prophet"), "worker0")["PROPHET_CACHE"] == "off"
     warm = Contender("warm", "prophet", {"PROPHET_CACHE": "/here"})
     assert told(warm, "worker0")["PROPHET_CACHE"] == "/here"
     assert "PROPHET_CACHE" not in told(STOCK, "worker0")
 
 
-def test_what_the_shell_says_to_prophet_is_named_once_with_the_place_for_it() -> None:
+def test_ignored_variables_of_the_shell() -> None:
     config = Path("mine.yaml")
     assert without_effect(SHELL, config) == ""
     line = without_effect({**SHELL, "PROPHET_MONITOR_S": "1", "PROPHET_FUSION": "0"}, config)

@@ -31,17 +31,17 @@ def cluster(bandwidth: Any, workers: int = 2, servers: int = 1) -> ClusterConfig
         ([{"at_s": 0, "rate": "250mbit"}, {"at_s": 9, "rate": "1gbit"}], 2, 1, "worker uplink"),
     ],
 )
-def test_parameter_servers(bandwidth: Any, workers: int, servers: int, link: str | None) -> None:
+def test_narrow_link_with_servers(bandwidth: Any, workers: int, servers: int, link: str | None) -> None:
     assert narrow_link(cluster(bandwidth, workers, servers)) == link
 
 
-def test_an_all_reduce_has_no_server() -> None:
+def test_narrow_link_of_all_reduce() -> None:
     shared = {"default": "250mbit", "server0": "250mbit"}
     assert narrow_link(cluster(shared), ALL_REDUCE) == "worker uplink"
     assert narrow_link(cluster({"server0": "1mbit"}), ALL_REDUCE) is None
 
 
-def test_a_bit_takes_longest_at_the_slowest_worker_and_each_servers_share_counts() -> None:
+def test_seconds_per_bit() -> None:
     seconds = seconds_per_bit(cluster({"default": "200mbit", "worker1": "100mbit", "server0": "800mbit"}, workers=4))
     assert seconds == {"worker uplink": pytest.approx(1 / 100e6), "server": pytest.approx(4 / 800e6)}
     around = seconds_per_bit(cluster("100mbit", workers=4), ALL_REDUCE)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab import doctor, own_script
 from prophet_scheduler.lab.own_script import (
     Links,
-    compare,
+    compare_on_testbed,
     parse_change,
     parse_pattern,
     run_on_testbed,
@@ -69,7 +70,7 @@ def ran(nodes: Any, shell: Mapping[str, str] | None = None) -> tuple[int, list[s
     return status, said
 
 
-def test_ranks_are_told_what_torchrun_tells_them() -> None:
+def test_ranks_get_variables_of_torchrun() -> None:
     nodes = PlayedNodes(worker0=[(b"", 0)], worker1=[(b"", 0)])
     shell = {"PROPHET_SCHEDULER": "prophet", "RANK": "7", "OMP_NUM_THREADS": "3"}
     assert ran(nodes, shell) == (0, [])
@@ -83,21 +84,19 @@ def test_ranks_are_told_what_torchrun_tells_them() -> None:
         assert env["MASTER_PORT"].isdecimal()
 
 
-def test_lines_are_said_once_and_whole() -> None:
+def test_output_is_passed_on_line_by_line() -> None:
     nodes = PlayedNodes(
         worker0=[(b"one\ntw", None), (b"o\n", None), (b"last", 0)], worker1=[(b"", None), (b"\xff\n", 0)]
     )
     assert ran(nodes) == (0, ["one", "two", "\ufffd", "last"])
 
 
-def test_a_rank_that_fails_ends_it() -> None:
+def test_failed_rank_ends_the_run() -> None:
     nodes = PlayedNodes(worker0=[(b"", None)], worker1=[(b"", None), (b"no such file\n", 3)])
     assert ran(nodes) == (1, ["no such file", "worker1 ended with status 3"])
 
 
-def test_what_cannot_run_is_said_before_a_testbed_is_made(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--workers is 1; it must be 2 or more"):
-        run_on_testbed(["true"], Links(1, 250e6, 0.0), print)
+def test_impossible_run_makes_no_testbed(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("print()")
     for command in ("./no_such_command", str(script), str(tmp_path)):
@@ -105,21 +104,26 @@ def test_what_cannot_run_is_said_before_a_testbed_is_made(tmp_path: Path) -> Non
             run_on_testbed([command], Links(2, 250e6, 0.0), print)
 
 
-def test_variants_run_by_turns_and_their_ratio_has_an_error() -> None:
-    ran: list[bool] = []
+def test_variants_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
+    shells: list[Mapping[str, str]] = []
     said: list[str] = []
     times = iter([1.2, 1.0, 1.0, 1.3, 1.1, 1.0])
 
-    def run(variant: bool) -> float:
-        ran.append(variant)
-        return next(times)
+    def run(command: object, names: object, nodes: object, say: Callable[[str], None], shell: Mapping[str, str]) -> int:
+        shells.append(shell)
+        say(f"took {next(times)} s")
+        return 0
 
-    assert compare(run, 3, said.append) == "1.20 ± 0.06 times", "1.2, 1.3 and 1.1"
-    assert ran == [False, True, True, False, False, True]
+    monkeypatch.setattr(own_script, "testbed_of", lambda command, links: contextlib.nullcontext(((), None)))
+    monkeypatch.setattr(own_script, "run_ranks", run)
+    change, pattern = ["FASTER=1"], "took (.*) s"
+    assert compare_on_testbed(["true"], Links(2, 250e6, 0.0), change, 3, pattern, said.append) == 0
+    assert ["FASTER" in shell for shell in shells] == [False, True, True, False, False, True]
     assert said[1] == "pair 2: 1.300 s without, 1.000 s with it, 1.30 times"
+    assert said[-1] == "with FASTER=1: 1.20 ± 0.06 times as fast", "1.2, 1.3 and 1.1"
 
 
-def test_what_counts_is_the_last_number_that_the_pattern_finds() -> None:
+def test_seconds_are_last_match_of_pattern() -> None:
     pattern = parse_pattern(r"iteration \d+: ([0-9.]+) s")
     assert seconds_in(["iteration 1: 0.5 s", "iteration 20: 0.31 s", "weights 7c"], pattern) == 0.31
     with pytest.raises(UserError, match=r"--seconds: .* finds nothing in what the command printed"):
@@ -134,14 +138,14 @@ def test_what_counts_is_the_last_number_that_the_pattern_finds() -> None:
             parse_pattern(text)
 
 
-def test_a_change_is_made_of_variables() -> None:
+def test_change_is_parsed() -> None:
     assert parse_change(["A=1", "B=x=y", "C="]) == {"A": "1", "B": "x=y", "C": ""}
     with pytest.raises(UserError, match=r"^--compare: 'prophet' is not a variable; write e.g. PROPHET_SCHEDULER="):
         parse_change(["A=1", "prophet"])
 
 
 @pytest.mark.netns
-def test_a_command_is_compared_with_itself_under_a_variable(prophet: Command) -> None:
+def test_comparison_on_testbed(prophet: Command) -> None:
     script = "import os, time; time.sleep(0.1); print('took', 1.0 if os.environ.get('FASTER') else 1.5, 's')"
     options = ["testbed", "--bandwidth", "1gbit", "--compare", "FASTER=1", "--pairs", "2", "--seconds", "took (.*) s"]
     status, out, _ = prophet(*options, sys.executable, "-c", script)
@@ -150,12 +154,12 @@ def test_a_command_is_compared_with_itself_under_a_variable(prophet: Command) ->
     assert status == 1 and "ended with status 3" in out
 
 
-def test_seconds_are_for_a_comparison(prophet: Command) -> None:
+def test_seconds_need_compare(prophet: Command) -> None:
     line = prophet.refuses("testbed", "--bandwidth", "1gbit", "--seconds", "took (.*) s", "true")
     assert line == "prophet: --seconds is for --compare; leave it out, or give both\n"
 
 
-def test_root_without_namespaces_is_told_what_the_doctor_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_without_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(*command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 1, "", "unshare failed: Operation not permitted")
 
@@ -166,7 +170,7 @@ def test_root_without_namespaces_is_told_what_the_doctor_says(monkeypatch: pytes
     assert str(caught.value) in {finding.line for finding in doctor._testbed()}
 
 
-def test_what_follows_the_command_is_the_commands(prophet: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_after_command_belong_to_it(prophet: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[tuple[object, ...]] = []
 
     def run(command: Sequence[str], links: Links, say: object) -> int:
@@ -180,12 +184,12 @@ def test_what_follows_the_command_is_the_commands(prophet: Command, monkeypatch:
 
 
 @pytest.mark.parametrize("options", [("--bandwidth", "fast"), ("--delay", "-1ms")])
-def test_a_wrong_rate_or_delay_is_named(options: tuple[str, str], prophet: Command) -> None:
+def test_wrong_rate_or_delay_is_named(options: tuple[str, str], prophet: Command) -> None:
     line = prophet.refuses("testbed", "--bandwidth", "1gbit", *options, "true")
     assert line.startswith("prophet: {}: {!r} is not a ".format(*options))
 
 
-def test_every_worker_has_as_many_cores_and_none_is_shared() -> None:
+def test_cores_of_workers() -> None:
     assert worker_cores([0, 1], 2) == {"worker0": (0,), "worker1": (1,)}
     assert worker_cores([2, 3, 5, 7, 8], 2) == {"worker0": (2, 3), "worker1": (5, 7)}
     assert worker_cores([4], 1) == {"worker0": (4,)}

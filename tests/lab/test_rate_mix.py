@@ -14,7 +14,7 @@ from support.fakes import Clock, FakeHost, Script
 MIX: dict[str, Any] = {"shares": [1.0, 0.1], "chances": [0.5, 0.5], "period_s": 5, "until_s": 20, "seed": 3}
 
 
-def test_each_worker_draws_anew_in_every_period_and_one_seed_draws_alike() -> None:
+def test_draws_depend_on_seed_worker_and_period() -> None:
     mix = RateMix.model_validate({**MIX, "until_s": 500})
     drawn = mix.draw(4)
     assert drawn == mix.draw(4)
@@ -25,12 +25,12 @@ def test_each_worker_draws_anew_in_every_period_and_one_seed_draws_alike() -> No
     assert RateMix.model_validate({**MIX, "until_s": 20}).draw(4) == drawn[:16]
 
 
-def test_chances_are_shares_of_their_sum() -> None:
+def test_chances_are_normalized() -> None:
     mix = RateMix.model_validate({**MIX, "shares": [1.0, 0.5, 0.1], "chances": [0.3333333] * 3})
     assert len(mix.draw(2)) == 8
 
 
-def test_the_links_follow_the_draw(tmp_path: Path) -> None:
+def test_links_follow_the_draw(tmp_path: Path) -> None:
     (cell,) = loaded(changed(REPLAY, "cluster.rate_mix", MIX), tmp_path).cells
     assert describe_setting(cell.setting) == "250mbit, rates x 1(50%) 0.1(50%)"
     cluster, host = cell.cluster, FakeHost(Clock(), lambda node, env: Script())
@@ -43,7 +43,7 @@ def test_the_links_follow_the_draw(tmp_path: Path) -> None:
     assert rates == [(f"worker{worker}", share * 250e6) for _, worker, share in cluster.rate_mix.draw(2)]
 
 
-def test_traffic_ends_in_time_beside_other_traffic_that_began_before_it(tmp_path: Path) -> None:
+def test_overlapping_traffic_at_two_nodes(tmp_path: Path) -> None:
     longer = {"node": "worker0", "until_s": 10, "rate": "80mbit"}
     shorter = {"node": "worker1", "from_s": 1, "until_s": 5, "rate": "80mbit"}
     cluster = loaded(changed(REPLAY, "cluster.traffic", [longer, shorter]), tmp_path).cells[0].cluster

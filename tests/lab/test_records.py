@@ -42,7 +42,7 @@ def written(folder: Path, content: object) -> Path:
     return path
 
 
-def test_an_old_file_is_read_and_stays_the_same(tmp_path: Path) -> None:
+def test_old_results_are_read_and_unchanged(tmp_path: Path) -> None:
     path = written(tmp_path, OLDEST)
     results = read_results(path)
     (cell,) = results.cells
@@ -69,14 +69,14 @@ del WITHOUT_MEDIAN["cells"][0]["policies"]["stock"]["iteration_s"]["median"]
         ({"config": {}}, "cells: field required"),
     ],
 )
-def test_a_file_that_is_wrong_is_one_line_with_the_key(tmp_path: Path, content: object, says: str) -> None:
+def test_wrong_results_are_one_line_with_key(tmp_path: Path, content: object, says: str) -> None:
     path = written(tmp_path, content)
     with pytest.raises(UserError) as error:
         read_results(path)
     assert str(error.value).startswith(f"{path}: ") and says in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_file_that_is_not_there_or_not_json(tmp_path: Path) -> None:
+def test_missing_file_and_bad_json(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none\.json: cannot be read \(No such file"):
         read_results(tmp_path / "none.json")
     for text in ("", "{", "[" * 100_000):
@@ -85,7 +85,7 @@ def test_a_file_that_is_not_there_or_not_json(tmp_path: Path) -> None:
             read_results(tmp_path / "text")
 
 
-def test_a_workers_record_comes_back_and_has_no_empty_keys(tmp_path: Path) -> None:
+def test_worker_record_round_trip(tmp_path: Path) -> None:
     record = WorkerRecord([1.0], [Mark(0.0, 0.1, 0.2), Mark(1.0, 1.1, 1.2)], 4.0, [5, 6], 7.0, ["a"], "abc", 1)
     path = tmp_path / "worker0.json"
     write_record(record, path)
@@ -94,7 +94,7 @@ def test_a_workers_record_comes_back_and_has_no_empty_keys(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_status_comes_back_and_one_of_an_older_hook_is_read(tmp_path: Path) -> None:
+def test_status_round_trip_and_older_hook(tmp_path: Path) -> None:
     hook = HookStatus(True, "", 10, 0, 0, 0, 0, 0.5)
     status = AgentStatus(
         "prophet", "", 2, 0.05, 131072, None, 4, (Deadline(0.1, 3),), Network(31e6, 0.001, 0.002), hook
@@ -110,7 +110,7 @@ def test_a_status_comes_back_and_one_of_an_older_hook_is_read(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "path", sorted((Path(__file__).parents[2] / "configs/profiles").glob("*.json")), ids=lambda path: path.stem
 )
-def test_the_shipped_profiles_are_of_the_published_type(path: Path) -> None:
+def test_shipped_profiles_match_schema(path: Path) -> None:
     raw = json.loads(path.read_text(encoding="utf-8"))
     stored = dict(RECORDS)["profile"].validate_python(raw)
     assert len(stored.gradients) == len(load_profile(path).gradients)

@@ -50,7 +50,7 @@ def errors(cell: CellRuns) -> dict[str, list[str | None]]:
     return {name: [run.error for run in runs] for name, runs in cell.runs.items()}
 
 
-def test_policies_are_interleaved_and_all_is_taken_down(tmp_path: Path) -> None:
+def test_policies_are_interleaved(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     cell = bench.run()
     order = ["stock 0", "prophet 0", "stock 1", "prophet 1"]
@@ -63,9 +63,7 @@ def test_policies_are_interleaved_and_all_is_taken_down(tmp_path: Path) -> None:
     assert bench.listener.most >= ITERATIONS - 1
 
 
-def test_roles_get_byteps_environment_and_nothing_from_the_shell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_roles_get_no_settings_from_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BYTEPS_LOG_LEVEL", "TRACE")
     monkeypatch.setenv("PROPHET_FUSION", "0")
     monkeypatch.setenv("DMLC_ENABLE_RDMA", "1")
@@ -83,7 +81,7 @@ def test_roles_get_byteps_environment_and_nothing_from_the_shell(
     assert len(set(ports)) == 4 and len(set(ports[:4])) == 1
 
 
-def test_stock_has_nothing_of_prophet_in_it(tmp_path: Path) -> None:
+def test_stock_runs_without_prophet(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.run()
     stock, prophet = bench.host.started[:4], bench.host.started[4:8]
@@ -95,7 +93,7 @@ def test_stock_has_nothing_of_prophet_in_it(tmp_path: Path) -> None:
     )
 
 
-def test_a_policy_on_another_engine_leaves_the_same_records(tmp_path: Path) -> None:
+def test_records_of_policy_on_other_engine(tmp_path: Path) -> None:
     raw = {**changed(REPLAY, "policies", ["ddp-gloo", "ddp-prophet"]), "repeats": 1}
     bench = Bench(tmp_path, raw)
     cell = bench.run()
@@ -108,7 +106,7 @@ def test_a_policy_on_another_engine_leaves_the_same_records(tmp_path: Path) -> N
     assert written == {"worker1.status.json", "worker1.events.npz", "worker1.profile.json"}
 
 
-def test_a_run_knows_when_its_blocks_last_changed(tmp_path: Path) -> None:
+def test_run_has_time_of_last_recut(tmp_path: Path) -> None:
     def recut(node: str, env: Mapping[str, str]) -> Script:
         script, at_s = good(node, env), {"worker0": 103.5, "worker1": 103.25}.get(node)
         said = status(recuts=2, last_recut_s=at_s)
@@ -118,7 +116,7 @@ def test_a_run_knows_when_its_blocks_last_changed(tmp_path: Path) -> None:
     assert (runs["prophet"][0].recut_s, runs["stock"][0].recut_s) == (103.5, None)
 
 
-def test_workers_are_told_the_job_and_the_scaled_profile(tmp_path: Path) -> None:
+def test_workers_get_job_and_scaled_profile(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.run()
     argv = bench.host.started[2][1]
@@ -129,7 +127,7 @@ def test_workers_are_told_the_job_and_the_scaled_profile(tmp_path: Path) -> None
     assert sum(gradient["bytes"] for gradient in profile["gradients"]) == pytest.approx(25.6e6, rel=1e-4)
 
 
-def test_a_hang_is_noticed_reported_and_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_hang_is_reported_and_others_run(tmp_path: Path) -> None:
     def stuck(node: str, env: Mapping[str, str]) -> Script:
         if node == "worker1" and "BYTEPS_SCHEDULER" in env:
             return Script(2, code=None, log="\n".join(f"line {n}" for n in range(9)) + "\nwaiting for key 7\n")
@@ -148,7 +146,7 @@ def test_a_hang_is_noticed_reported_and_does_not_stop_the_others(tmp_path: Path)
     assert bench.host.terminated == 4
 
 
-def test_the_limit_is_on_standing_still_not_on_the_whole_run(tmp_path: Path) -> None:
+def test_time_limit_is_for_standing_still(tmp_path: Path) -> None:
     def slow(node: str, env: Mapping[str, str]) -> Script:
         script = good(node, env)
         script.iteration_s = 29.0
@@ -157,7 +155,7 @@ def test_the_limit_is_on_standing_still_not_on_the_whole_run(tmp_path: Path) -> 
     assert Bench(tmp_path, script=slow).run().runs["stock"][0].error is None
 
 
-def test_a_crash_of_any_role_ends_the_run(tmp_path: Path) -> None:
+def test_crash_of_a_role_ends_the_run(tmp_path: Path) -> None:
     def crashing(node: str, env: Mapping[str, str]) -> Script:
         return Script(3, 0.5, code=-6, log="Check failed: key\n") if node == "server0" else good(node, env)
 
@@ -179,7 +177,7 @@ def test_a_crash_of_any_role_ends_the_run(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_policy_that_did_not_take_part_is_no_result(files: dict[str, Any], error: str, tmp_path: Path) -> None:
+def test_policy_that_did_not_run_is_an_error(files: dict[str, Any], error: str, tmp_path: Path) -> None:
     def lacking(node: str, env: Mapping[str, str]) -> Script:
         if node.startswith("worker") and "BYTEPS_SCHEDULER" in env:
             return Script(ITERATIONS, files=files)
@@ -188,7 +186,7 @@ def test_a_policy_that_did_not_take_part_is_no_result(files: dict[str, Any], err
     assert Bench(tmp_path, script=lacking).run().runs["prophet"][0].error == error
 
 
-def test_a_series_of_rates_begins_when_all_workers_train_and_is_undone(tmp_path: Path) -> None:
+def test_series_of_rates_starts_with_training_and_is_undone(tmp_path: Path) -> None:
     series = [{"at_s": 0, "rate": "250mbit"}, {"at_s": 2, "rate": "100mbit"}, {"at_s": 3, "rate": "1gbit"}]
     raw = changed(changed(REPLAY, "cluster.bandwidth", series), "policies", ["prophet"])
     bench = Bench(tmp_path, changed(raw, "repeats", 1))
@@ -199,7 +197,7 @@ def test_a_series_of_rates_begins_when_all_workers_train_and_is_undone(tmp_path:
     assert [rate for _, rate in changes] == [100e6, 1e9, 250e6]
 
 
-def test_traffic_of_others_comes_and_goes_while_the_workers_train(tmp_path: Path) -> None:
+def test_traffic_starts_and_ends_during_training(tmp_path: Path) -> None:
     traffic = [
         {"node": "server0", "from_s": 3, "until_s": 4, "rate": "20mbit"},
         {"node": "server0", "from_s": 2, "until_s": 3, "rate": "10mbit"},
@@ -224,7 +222,7 @@ def faulty(*faults: dict[str, Any], policy: str = "prophet") -> dict[str, Any]:
     return changed(raw, "repeats", 1)
 
 
-def test_faults_begin_and_end_while_the_workers_train_and_are_undone(tmp_path: Path) -> None:
+def test_faults_start_and_end_during_training(tmp_path: Path) -> None:
     raw = faulty(
         {"kind": "link-down", "node": "worker0", "from_s": 1, "until_s": 9},
         {"kind": "slow-link", "node": "server0", "from_s": 1, "until_s": 2, "every_s": 2, "rate": "25mbit"},
@@ -246,7 +244,7 @@ def test_faults_begin_and_end_while_the_workers_train_and_are_undone(tmp_path: P
     assert [at for at, _ in server] == pytest.approx([2.0, 3.0, 4.0, 5.0, 6.0], abs=0.15)
 
 
-def test_a_worker_that_a_fault_killed_is_not_why_the_run_failed(tmp_path: Path) -> None:
+def test_killed_worker_is_not_the_reason_of_failure(tmp_path: Path) -> None:
     def left_alone(node: str, env: Mapping[str, str]) -> Script:
         return Script(5, code=75, log="prophet: no transfer has finished\n") if node == "worker0" else good(node, env)
 
@@ -257,13 +255,13 @@ def test_a_worker_that_a_fault_killed_is_not_why_the_run_failed(tmp_path: Path) 
     assert [(node, what) for _, node, what in bench.host.broken] == [("worker1", signal.SIGKILL)]
 
 
-def test_workers_that_end_without_the_one_that_was_killed_are_no_result(tmp_path: Path) -> None:
+def test_end_without_killed_worker_is_an_error(tmp_path: Path) -> None:
     bench = Bench(tmp_path, faulty({"kind": "killed", "node": "worker1", "from_s": 2}))
     (run,) = bench.run().runs["prophet"]
     assert run.error == "worker1 was killed, and the others ended without it"
 
 
-def test_a_killed_program_is_started_again_beside_its_first_log(tmp_path: Path) -> None:
+def test_killed_program_restarts_with_second_log(tmp_path: Path) -> None:
     bench = Bench(tmp_path, faulty({"kind": "killed", "node": "worker1", "from_s": 2, "until_s": 3}))
     (run,) = bench.run().runs["prophet"]
     assert run.error is None
@@ -273,14 +271,14 @@ def test_a_killed_program_is_started_again_beside_its_first_log(tmp_path: Path) 
     assert first == again
 
 
-def test_messages_are_dropped_by_every_role(tmp_path: Path) -> None:
+def test_every_role_drops_messages(tmp_path: Path) -> None:
     bench = Bench(tmp_path, faulty({"kind": "messages-dropped", "percent": 3}, policy="stock"))
     bench.run()
     assert [env["PS_DROP_MSG"] for _, _, env in bench.host.started] == ["3"] * 4
     assert all(env["PS_RESEND"] == "1" for _, _, env in bench.host.started)
 
 
-def test_a_link_that_broke_fails_the_runs_with_its_line(tmp_path: Path) -> None:
+def test_broken_link_fails_the_runs(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.host.breaks_at = bench.clock.now_s + ITERATIONS + 1  # in the second run
     cell = bench.run()
@@ -289,7 +287,7 @@ def test_a_link_that_broke_fails_the_runs_with_its_line(tmp_path: Path) -> None:
     assert bench.host.terminated == 4
 
 
-def test_leftovers_of_an_earlier_run_are_not_taken_for_results(tmp_path: Path) -> None:
+def test_files_of_earlier_run_are_no_results(tmp_path: Path) -> None:
     def silent(node: str, env: Mapping[str, str]) -> Script:
         return Script(ITERATIONS) if node.startswith("worker") else good(node, env)
 
@@ -297,7 +295,7 @@ def test_leftovers_of_an_earlier_run_are_not_taken_for_results(tmp_path: Path) -
     assert Bench(tmp_path, script=silent).run().runs["stock"][0].error == "worker0 left no result"
 
 
-def test_an_interrupt_takes_everything_down(tmp_path: Path) -> None:
+def test_interrupt_ends_everything(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
 
     def interrupted(done: int) -> None:
@@ -319,11 +317,11 @@ def test_an_interrupt_takes_everything_down(tmp_path: Path) -> None:
         ([], "it said nothing"),
     ],
 )
-def test_the_line_of_a_log_that_says_why(log: list[str], words: str) -> None:
+def test_last_words_of_a_log(log: list[str], words: str) -> None:
     assert last_words(log).startswith(words)
 
 
-def test_a_policy_with_an_obstacle_is_a_row_with_the_reason_and_the_others_run(tmp_path: Path) -> None:
+def test_policy_with_obstacle_is_reported_and_others_run(tmp_path: Path) -> None:
     raw = changed(REPLAY, "policies", ["stock", "ddp-gloo", "mxnet-kvstore"])
     bench = Bench(tmp_path, changed(raw, "repeats", 1))
 

@@ -11,7 +11,7 @@ from support.commands import Command
 
 
 @pytest.mark.parametrize("named", ["quickstart", "quickstart.yaml", "configs/quickstart.yaml"])
-def test_a_config_is_found_by_its_name(named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shipped_config_is_found_by_name(named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert config_path(Path(named)) == FOLDER / "quickstart.yaml"
     own = tmp_path / named
@@ -20,12 +20,12 @@ def test_a_config_is_found_by_its_name(named: str, tmp_path: Path, monkeypatch: 
     assert config_path(Path(named)) == Path(named), "a file of one's own comes first"
 
 
-def test_what_is_no_config_stays_as_it_was_written() -> None:
+def test_unknown_name_is_unchanged() -> None:
     for named in (Path("no-such-config"), Path("/configs/quickstart.yaml"), Path("../setup.py")):
         assert config_path(named) == named
 
 
-def test_the_list_has_every_config_with_its_first_sentence(prophet: Command) -> None:
+def test_list_of_shipped_configs(prophet: Command) -> None:
     listed = dict(shipped())
     words = "A first look: real training on real data over a slow network, with and without Prophet"
     assert listed["quickstart"] == words

@@ -34,7 +34,7 @@ def iteration_s(point: Cell, name: str) -> float:
     return float(np.median(run_planned(prepare(point, policy)).iteration_s(point.job.warmup)))
 
 
-def test_it_writes_what_a_real_run_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_outputs_match_a_real_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     raw = changed(changed(REPLAY, "job.iterations", 16), "job.warmup", 12)
     assert simulate_session(loaded(raw, tmp_path), out) == 0
@@ -53,7 +53,7 @@ def test_it_writes_what_a_real_run_writes(tmp_path: Path, capsys: pytest.Capture
     assert {"mean", "median", "p10-p90"} <= set(capsys.readouterr().out.split())
 
 
-def test_what_a_simulated_run_leaves_says_when_its_blocks_last_changed(tmp_path: Path) -> None:
+def test_simulated_run_has_time_of_last_recut(tmp_path: Path) -> None:
     point = cell(tmp_path, job__iterations=16)
     stock, prophet = (run_planned(prepare(point, policy)) for policy in point.policies)
     assert run_of(stock, tmp_path).recut_s is None
@@ -63,14 +63,14 @@ def test_what_a_simulated_run_leaves_says_when_its_blocks_last_changed(tmp_path:
     assert [len(worker.iteration_s) for worker in left.workers] == [15, 15], "each but the last, from the first on"
 
 
-def test_the_schedulers_link_is_no_part_of_a_simulation(tmp_path: Path) -> None:
+def test_link_of_scheduler_is_not_simulated(tmp_path: Path) -> None:
     limited = cell(tmp_path, cluster__bandwidth={"default": "250mbit", "scheduler": "1mbit"})
     usual = cell(tmp_path, cluster__bandwidth="250mbit")
     clusters = [prepare(point, point.policies[0]).cluster for point in (limited, usual)]
     assert clusters[0] == clusters[1]
 
 
-def test_rates_that_are_drawn_are_simulated(tmp_path: Path) -> None:
+def test_drawn_rates_are_simulated(tmp_path: Path) -> None:
     mix = {"shares": [1.0, 0.1], "chances": [0.5, 0.5], "period_s": 5, "until_s": 20, "seed": 3}
     point = cell(tmp_path, cluster__rate_mix=mix)
     links = prepare(point, point.policies[0]).cluster.links
@@ -82,13 +82,13 @@ def test_rates_that_are_drawn_are_simulated(tmp_path: Path) -> None:
     }
 
 
-def test_a_job_that_clips_waits_for_all_averages(tmp_path: Path) -> None:
+def test_clipping_job_waits_for_all_averages(tmp_path: Path) -> None:
     known = {"job__iterations": 16, "job__warmup": 12}
     clips = iteration_s(cell(tmp_path, job__clip_norm=1.0, **known), "prophet")
     assert clips > iteration_s(cell(tmp_path, **known), "prophet")
 
 
-def test_a_rate_that_falls_and_traffic_of_others_are_felt(tmp_path: Path) -> None:
+def test_falling_rate_and_traffic_slow_the_job(tmp_path: Path) -> None:
     falling = [{"at_s": 0, "rate": "250mbit"}, {"at_s": 5, "rate": "50mbit"}]
     busy = [{"node": "worker0", "until_s": 1000.0, "rate": "125mbit"}]
     for changes, factor in (({"cluster__bandwidth": falling}, 2), ({"cluster__traffic": busy}, 1.5)):
@@ -96,15 +96,15 @@ def test_a_rate_that_falls_and_traffic_of_others_are_felt(tmp_path: Path) -> Non
         assert iteration_s(changed, "stock") > iteration_s(steady, "stock") * factor
 
 
-def test_traffic_of_others_leaves_the_bucket_of_the_link(tmp_path: Path) -> None:
+def test_traffic_keeps_the_token_bucket(tmp_path: Path) -> None:
     busy = [{"node": "worker0", "until_s": 5.0, "rate": "200mbit"}]
     points = (cell(tmp_path), cell(tmp_path, cluster__traffic=busy))
     bursts = [prepare(point, point.policies[0]).cluster.costs.burst_bytes for point in points]
     assert bursts[0] == bursts[1] > 0
 
 
-def test_a_delay_is_of_every_message_on_its_way(tmp_path: Path) -> None:
-    far = cell(tmp_path, cluster__delay={"default": "4ms", "server0": "1ms"})
+def test_delay_applies_to_every_message(tmp_path: Path) -> None:
+    far = cell(tmp_path, cluster__delay="5ms")
     assert prepare(far, far.policies[0]).cluster.costs.latency_s == pytest.approx(0.00014 + 0.005)
     ring = cell(tmp_path, cluster__delay="4ms", simulator={"exchange": "ring"}, policies=["fifo"])
     near = cell(tmp_path, simulator={"exchange": "ring"}, policies=["fifo"])
@@ -114,7 +114,7 @@ def test_a_delay_is_of_every_message_on_its_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("exchange", ["ring", "tree", "halving-doubling"])
-def test_a_collective_takes_at_least_what_its_bytes_take(tmp_path: Path, exchange: str) -> None:
+def test_collective_takes_at_least_its_bound(tmp_path: Path, exchange: str) -> None:
     point = cell(tmp_path, simulator={"exchange": exchange}, policies=["fifo", "prophet"])
     assert point.profile is not None
     for name in ("fifo", "prophet"):
@@ -130,12 +130,11 @@ def test_a_collective_takes_at_least_what_its_bytes_take(tmp_path: Path, exchang
             changed(REPLAY, "cluster.faults", [{"kind": "killed", "node": "worker1"}]),
             "cluster.faults: a fault cannot be",
         ),
-        (
-            changed(REPLAY, "cluster.delay", {"worker0": "4ms"}),
-            "cluster.delay: the simulator has one delay for all wor",
-        ),
         (changed(REPLAY, "policies", ["mxnet-p3"]), "policies: mxnet-p3 cannot .* choose others with --policy"),
-        (changed(REPLAY, "job.framework", "mxnet"), "policies: stock cannot be simulated, .* framework: mxnet"),
+        (
+            changed(REPLAY, "policies", [{"name": "stock", "framework": "mxnet"}]),
+            "policies: stock cannot be simulated, .* framework: mxnet",
+        ),
         (RING, "stock is BytePS's parameter server"),
         (changed({**RING, "policies": ["fifo"]}, "cluster.workers", 1), "needs 2 or more"),
         ({**REPLAY, "simulator": {"exchange": "pigeons"}}, "simulator.exchange"),
@@ -147,9 +146,7 @@ def test_a_collective_takes_at_least_what_its_bytes_take(tmp_path: Path, exchang
         ({**REPLAY, "simulator": {"speed": 1}}, "unknown key"),
     ],
 )
-def test_what_cannot_be_simulated_is_one_line_and_leaves_nothing(
-    tmp_path: Path, raw: dict[str, Any], message: str
-) -> None:
+def test_unsupported_config_is_one_line_and_leaves_no_file(tmp_path: Path, raw: dict[str, Any], message: str) -> None:
     out = tmp_path / "out"
     with pytest.raises(UserError, match=message) as caught:
         simulate_session(load_experiment(written(raw, tmp_path)), out)
@@ -157,13 +154,13 @@ def test_what_cannot_be_simulated_is_one_line_and_leaves_nothing(
     assert not out.exists()
 
 
-def test_on_a_link_where_a_block_takes_seconds_prophet_comes_to_small_ones(tmp_path: Path) -> None:
+def test_prophet_chooses_small_blocks_on_slow_link(tmp_path: Path) -> None:
     """The gap left counts as equally good. With its first blocks an iteration was half as long again."""
     point = cell(tmp_path, cluster__bandwidth="1mbit", job__iterations=20, job__warmup=14, policies=["p3", "prophet"])
     assert iteration_s(point, "prophet") <= iteration_s(point, "p3") * (1 + AS_GOOD)
 
 
-def test_the_papers_own_policy_keeps_gradients_apart(tmp_path: Path) -> None:
+def test_papers_policy_keeps_gradients_apart(tmp_path: Path) -> None:
     sized = {"name": "sized", "base": "prophet-paper", "partition_bytes": "128KB"}
     point = cell(tmp_path, policies=["prophet-paper", sized, "p3"])
     assert point.profile is not None
@@ -174,7 +171,7 @@ def test_the_papers_own_policy_keeps_gradients_apart(tmp_path: Path) -> None:
     assert any(len(members) > 1 for members in p3.members), "as others do"
 
 
-def test_jitter_makes_repeats_differ_and_the_seed_makes_them_again(tmp_path: Path) -> None:
+def test_jitter_depends_on_seed(tmp_path: Path) -> None:
     point = cell(tmp_path, simulator={"jitter": 0.05})
     policy = point.policies[1]
     first, again, other = (run_planned(prepare(point, policy, repeat)) for repeat in (0, 0, 1))
@@ -182,14 +179,14 @@ def test_jitter_makes_repeats_differ_and_the_seed_makes_them_again(tmp_path: Pat
     assert first.marks.tobytes() != other.marks.tobytes()
 
 
-def test_an_experiment_simulates_ddp_as_it_simulates_byteps(tmp_path: Path) -> None:
+def test_ddp_is_simulated(tmp_path: Path) -> None:
     path = written(changed(REPLAY, "policies", ["ddp-gloo", "ddp-prophet"]), tmp_path)
     ((first, *_),) = prepare_experiment(load_experiment(path))
     plain, prophet = (float(np.median(run_planned(each).iteration_s(2))) for each in first)
     assert prophet < 0.9 * plain, "DDP waits for all averages, and Prophet for the first ones"
 
 
-def test_all_configs_of_replays_can_be_simulated() -> None:
+def test_replay_configs_can_be_simulated() -> None:
     for path in sorted(CONFIGS.glob("replay-*.yaml")):
         for point in load_experiment(path).cells:
             for policy in point.policies:
@@ -197,7 +194,7 @@ def test_all_configs_of_replays_can_be_simulated() -> None:
                     prepare(point, policy)
 
 
-def test_prophet_is_ahead_where_the_papers_table_is_narrowest() -> None:
+def test_prophet_wins_table_2_at_1_gbit() -> None:
     """Table 2 at 1 Gbit/s, seven workers: acknowledgements wait behind pulls, and an order alone is not enough."""
     point = load_experiment(CONFIGS / "papers" / "prophet-table2.yaml").cells[0]
     assert point.cluster.bandwidth.rate("worker0") == 1e9
@@ -206,14 +203,13 @@ def test_prophet_is_ahead_where_the_papers_table_is_narrowest() -> None:
     assert iteration_s(point, "prophet") < min(iteration_s(point, name) for name in others)
 
 
-def test_a_job_that_clips_has_two_phases(tmp_path: Path) -> None:
+def test_clipping_job_has_two_phases(tmp_path: Path) -> None:
     """docs/decisions/two-phases.md has the measured means: with four ranks DDP 2.102 s, its best bucket size 1.603.
     Prophet's 1.554 s include its first iterations, which try other blocks; the last sixteen took 1.414 to 1.442 s.
     """
     names = ["ddp-gloo", "ddp-gloo-1", "ddp-prophet"]
     raw = {**REPLAY, "engine": "ddp", "policies": names}
-    for key, value in {"profile": "bert-base", "framework": "torch", "clip_norm": 1.0, "iterations": 20}.items():
-        raw["job"] = {**raw["job"], key: value}
+    raw["job"] = {**REPLAY["job"], "profile": "bert-base", "clip_norm": 1.0, "iterations": 20}
     (point,) = loaded(changed(raw, "cluster.workers", 4), tmp_path).cells
     planned = [prepared(point, policy, replayed=True) for policy in point.policies]
     means = [float(np.mean(run_planned(each).iteration_s(10))) for each in planned if each is not None]

@@ -45,7 +45,7 @@ CELLS: Mapping[str, Mapping[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_no_digit_has_moved(name: str, tmp_path: Path, golden: Golden) -> None:
+def test_golden_iterations(name: str, tmp_path: Path, golden: Golden) -> None:
     raw = changed({**REPLAY, "repeats": 1, "simulator": {}}, "job.iterations", 12)
     for key, value in CELLS[name].items():
         raw = changed(raw, key, value)
@@ -81,7 +81,7 @@ def held(cell: Cell, policy: Contender) -> Json:
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.stem)
-def test_no_digit_of_the_papers_tables_has_moved(config: Path, golden: Golden) -> None:
+def test_golden_iterations_of_papers(config: Path, golden: Golden) -> None:
     cells: list[Json] = [
         {"setting": str(dict(cell.setting)), "policies": {policy.name: held(cell, policy) for policy in cell.policies}}
         for cell in load_experiment(config).cells[::3]

@@ -54,7 +54,7 @@ def test_measured_jobs_are_predicted(options: dict[str, Any], alone_s: float, sc
         assert np.median(run_planned(planned).iteration_s(28)) == pytest.approx(measured_s, rel=error)
 
 
-def test_advice_compares_the_ways_to_shard() -> None:
+def test_advice_compares_ways_to_shard() -> None:
     advice = advise(situation(workers=8, workers_per_host=4, bandwidth=1e9))
     gain = {each.change: each.gain for each in advice.suggestions}
     assert {"prophet", "kept", "shards-on-hosts", "replicas", "twice-the-rate", "half-precision"} <= set(gain)
@@ -82,7 +82,7 @@ def test_advice_compares_the_ways_to_shard() -> None:
         ("prophet", {"keep": True}, "--shards and --keep need --policy fsdp2"),
     ],
 )
-def test_what_cannot_be_sharded_so_is_one_line(policy: str | None, options: dict[str, Any], line: str) -> None:
+def test_impossible_sharding_is_one_line(policy: str | None, options: dict[str, Any], line: str) -> None:
     with pytest.raises(UserError, match=line):
         advise(situation(policy, **options))
 
@@ -96,7 +96,7 @@ def simulated_s(tmp_path: Path, **simulator: object) -> dict[str, float]:
     return {policy.name: float(time_s) for policy, time_s in zip(cell.policies, times, strict=True)}
 
 
-def test_a_config_names_it_for_the_simulator(tmp_path: Path) -> None:
+def test_config_for_simulator(tmp_path: Path) -> None:
     whole, kept, alone = (simulated_s(tmp_path, **keys) for keys in ({}, {"keep": True}, {"shards": 1}))
     for times in (whole, kept, alone):
         assert times["prophet"] < times["stock"]
@@ -113,11 +113,11 @@ def test_a_config_names_it_for_the_simulator(tmp_path: Path) -> None:
         ({"engine": "simulator", "simulator": {"shards": 2}}, "simulator: shards and keep need exchange: fsdp2"),
     ],
 )
-def test_a_config_that_mixes_engines_is_one_line(raw: dict[str, object], line: str, tmp_path: Path) -> None:
+def test_config_with_wrong_engine_is_one_line(raw: dict[str, object], line: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=line):
         loaded({**REPLAY, **raw}, tmp_path)
 
 
-def test_blocks_are_those_of_a_job() -> None:
+def test_blocks_match_fsdp_plugin() -> None:
     takeover, wire = (pytest.importorskip(f"prophet_fsdp.{module}") for module in ("takeover", "wire"))
     assert (SHARD_BLOCK_BYTES, SHARD_BLOCKS_AT_ONCE) == (takeover.BLOCK_BYTES, wire.AT_ONCE)

@@ -19,7 +19,7 @@ def job(**keys: object) -> ReplayJob:
     return ReplayJob.model_validate({"kind": "replay", **keys})
 
 
-def test_the_built_in_profile_takes_all_settings(tmp_path: Path) -> None:
+def test_built_in_profile_takes_all_settings(tmp_path: Path) -> None:
     asked = job(total_bytes="25.6MB", steps=13, backward_s=0.6, forward_s=0.3)
     profile = replayed_profile(asked, tmp_path, "x.yaml: job")
     assert len(profile.gradients) == 161
@@ -27,7 +27,7 @@ def test_the_built_in_profile_takes_all_settings(tmp_path: Path) -> None:
     assert (profile.backward_s, profile.forward_s) == pytest.approx((0.6, 0.3))
 
 
-def test_a_recorded_profile_lies_beside_its_config_and_keeps_its_proportions(tmp_path: Path) -> None:
+def test_recorded_profile_is_scaled(tmp_path: Path) -> None:
     save_profile(RECORDED, tmp_path / "mine.json", source="a test")
     assert replayed_profile(job(profile="mine.json"), tmp_path, "x.yaml: job").gradients == RECORDED.gradients
     asked = job(profile="mine.json", total_bytes=3200, backward_s=0.8, forward_s=0.2)
@@ -37,16 +37,16 @@ def test_a_recorded_profile_lies_beside_its_config_and_keeps_its_proportions(tmp
     assert [g.forward_s for g in profile.gradients] == [pytest.approx(0.15), pytest.approx(0.05)]
 
 
-def test_sizes_are_whole_elements_and_never_nothing() -> None:
+def test_sizes_are_whole_elements() -> None:
     assert [g.size_bytes for g in scaled(RECORDED, total_bytes=12).gradients] == [4, 8]
 
 
-def test_layers_without_times_share_forward_equally() -> None:
+def test_layers_without_times_share_forward() -> None:
     silent = Profile("silent", (GradientProfile("a", 4, 0.2), GradientProfile("b", 4, 0.1)))
     assert [g.forward_s for g in scaled(silent, forward_s=0.3).gradients] == [0.15, 0.15]
 
 
-def test_what_a_recorded_profile_cannot_do(tmp_path: Path) -> None:
+def test_wrong_settings_of_recorded_profile(tmp_path: Path) -> None:
     save_profile(RECORDED, tmp_path / "mine.json", source="a test")
     with pytest.raises(UserError, match=r"x.yaml: job.steps: a recorded profile has its own steps; leave it out"):
         replayed_profile(job(profile="mine.json", steps=4), tmp_path, "x.yaml: job")

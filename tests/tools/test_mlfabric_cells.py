@@ -155,8 +155,6 @@ def test_a_loss_that_is_not_reached_has_no_time() -> None:
 
 
 def test_what_cannot_be_simulated_is_one_line() -> None:
-    with pytest.raises(UserError, match="delay_constant"):
-        simulate_cell(small(delay_constant=0.1))
     (other,) = load_experiment(ROOT / "configs" / "replay-resnet50.yaml").cells
     with pytest.raises(UserError, match="job of kind asynchronous"):
         cluster_of(other)

@@ -26,7 +26,7 @@ def events(*rows: Row, size: int = 1000, gap_before: int | None = None) -> NDArr
     return made
 
 
-def test_a_transfer_may_take_several_turns() -> None:
+def test_transfer_over_several_turns() -> None:
     meter = Meter()
     assert len(meter.turn(1.0, events((0.5, 3, PUSH, ADD))).ended) == 0
     assert (meter.urgency()[-1].waiting, meter.urgency()[-1].waiting_bytes) == (1, 1000)
@@ -40,7 +40,7 @@ def test_a_transfer_may_take_several_turns() -> None:
     assert meter.where([3]) is None
 
 
-def test_both_ways_are_counted_and_a_pull_waits_for_others() -> None:
+def test_both_directions_are_counted() -> None:
     meter = Meter()
     rows: list[Row] = [(0.0, 0, PUSH, ADD), (0.0, 0, PUSH, START), (0.5, 0, PUSH, FINISH)]
     rows += [(0.5, 0, PULL, ADD), (0.5, 0, PULL, START)]
@@ -52,7 +52,7 @@ def test_both_ways_are_counted_and_a_pull_waits_for_others() -> None:
 
 
 @pytest.mark.parametrize(("ranks", "factor"), [(2, 1.0), (4, 1.5)])
-def test_an_all_reduce_goes_both_ways(ranks: int, factor: float) -> None:
+def test_all_reduce_counts_both_ways(ranks: int, factor: float) -> None:
     meter = Meter(all_reduce_ranks=ranks)
     rows: list[Row] = [(0.0, 0, PUSH, ADD), (0.0, 0, PUSH, START), (1.0, 0, PUSH, FINISH), (1.0, 0, PULL, FINISH)]
     moved = meter.turn(1.0, events(*rows))
@@ -61,7 +61,7 @@ def test_an_all_reduce_goes_both_ways(ranks: int, factor: float) -> None:
     assert [flow.busy for flow in meter.flows()] == [1.0, 1.0]
 
 
-def test_rates_are_of_the_last_seconds() -> None:
+def test_rates_cover_last_seconds() -> None:
     meter = Meter()
     for second in range(20):
         rows: list[Row] = [(float(second), 0, PUSH, kind) for kind in (ADD, START, FINISH)] if second < 10 else []
@@ -70,7 +70,7 @@ def test_rates_are_of_the_last_seconds() -> None:
     assert (sent.total_bytes, sent.bytes_per_s) == (10_000, 0.0)
 
 
-def test_what_is_no_gradient_and_no_transfer_is_passed_over() -> None:
+def test_other_events_are_ignored() -> None:
     meter = Meter()
     broadcast = events((0.0, UNPROFILED_GRADIENT | 1, PUSH, ADD))
     plan = np.array([(0.0, 7, 0, 0, 2, QueueEvent.PLAN, 0)], EVENT_DTYPE)
@@ -78,14 +78,14 @@ def test_what_is_no_gradient_and_no_transfer_is_passed_over() -> None:
     assert all(band.waiting == 0 for band in meter.urgency())
 
 
-def test_after_a_gap_nothing_of_before_is_in_flight() -> None:
+def test_gap_clears_transfers() -> None:
     meter = Meter()
     meter.turn(1.0, events((0.1, 1, PUSH, ADD), (0.2, 1, PUSH, START)))
     meter.turn(2.0, events((1.5, 0, PUSH, ADD), gap_before=0))
     assert [sum(getattr(band, key) for band in meter.urgency()) for key in ("waiting", "in_flight")] == [1, 0]
 
 
-def test_stretches_are_in_forward_order_and_cover_all() -> None:
+def test_bands_are_in_forward_order() -> None:
     meter = Meter()
     meter.turn(1.0, events(*((0.0, id_, PUSH, ADD) for id_ in range(100))))
     bands = meter.urgency()
@@ -114,9 +114,7 @@ transfers = st.lists(
 
 
 @given(transfers, st.integers(1, 5))
-def test_it_pairs_whatever_turns_it_is_given(
-    rows: list[tuple[int, QueueKind, float, float, float]], turns: int
-) -> None:
+def test_pairing_does_not_depend_on_turns(rows: list[tuple[int, QueueKind, float, float, float]], turns: int) -> None:
     free_s: dict[tuple[int, QueueKind], float] = {}
     made: list[Row] = []
     expected = []
@@ -137,13 +135,13 @@ def test_it_pairs_whatever_turns_it_is_given(
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)).map(sorted), max_size=20))
-def test_the_union_of_intervals(pairs: list[list[int]]) -> None:
+def test_union_of_intervals(pairs: list[list[int]]) -> None:
     covered = {tick for begin, end in pairs for tick in range(begin, end)}
     starts, stops = (np.array([pair[place] for pair in pairs], float) for place in (0, 1))
     assert covered_s(starts, stops) == len(covered)
 
 
-def test_periods_do_not_go_across_a_pause() -> None:
+def test_periods_exclude_pauses() -> None:
     periods = Periods()
     assert periods.spread() is None
     periods.add([1.0, 2.0, 4.0, math.nan, 100.0, 101.0])

@@ -39,7 +39,7 @@ def values(page: str) -> dict[tuple[str, str], float]:
     return found
 
 
-def test_every_figure_has_its_value_and_the_workers_labels() -> None:
+def test_metrics_have_values_and_labels() -> None:
     found = values(metrics_page(STATUS))
     assert found["prophet_iterations_total", ""] == 40
     assert found["prophet_iteration_seconds", 'quantile="0.5"'] == 0.9
@@ -51,7 +51,7 @@ def test_every_figure_has_its_value_and_the_workers_labels() -> None:
     assert found["prophet_off", ""] == 0
 
 
-def test_each_figure_is_explained_once_before_its_values() -> None:
+def test_metrics_have_help_and_type() -> None:
     lines = metrics_page(STATUS).splitlines()
     names = [line.split()[2] for line in lines if line.startswith("# HELP")]
     assert len(names) == len(set(names)) == len(list(figures(STATUS)))
@@ -63,7 +63,7 @@ def test_each_figure_is_explained_once_before_its_values() -> None:
         assert lines[place + 2].startswith(name + "{")
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_unknown_values_are_left_out() -> None:
     page = metrics_page(replace(STATUS, iteration=None, predicted=Predicted(), agent=replace(AGENT, network=None)))
     assert "iteration_seconds" not in page and "bandwidth" not in page
     aside = replace(AGENT, stepped_aside="no hook")

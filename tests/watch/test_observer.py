@@ -29,9 +29,12 @@ from prophet_scheduler.core.status import AgentStatus
 from prophet_scheduler.lab.records import live_status
 from prophet_scheduler.lab.report.from_record import read_rows
 from prophet_scheduler.watch import training
+from prophet_scheduler.watch.meter import Meter
 from prophet_scheduler.watch.observer import Observer, job_name, settings_shown, whom, worker_name
 from prophet_scheduler.watch.recorder import RecordWriter
 from prophet_scheduler.watch.rows import (
+    LEAST_LINE_S,
+    LINES_BEFORE_SELDOMER,
     BeginRow,
     CutRow,
     EndRow,
@@ -40,8 +43,8 @@ from prophet_scheduler.watch.rows import (
     NetworkRow,
     PlanRow,
     ProfileRow,
+    Rarely,
     RatesRow,
-    Thinning,
     TransfersRow,
     WaitsRow,
 )
@@ -87,7 +90,7 @@ def begin(settings: Settings) -> Observer:
     return observer
 
 
-def test_a_status_says_what_happened_and_survives_its_json() -> None:
+def test_status_round_trip() -> None:
     job = Job()
     assert job.observer.status().iterations == 0
     for _ in range(4):
@@ -108,9 +111,7 @@ def test_a_status_says_what_happened_and_survives_its_json() -> None:
     assert live_status({**document, "more": 1, "worker": {**document["worker"], "more": 2}}) == status, "keys are added"
 
 
-def test_a_record_is_for_its_owner_and_has_the_command_only_where_that_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_record_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["train.py", "--api-key", "secret"])
     path = tmp_path / "worker1.jsonl"
     path.write_text("older")
@@ -131,7 +132,7 @@ def test_a_record_is_for_its_owner_and_has_the_command_only_where_that_is_asked_
         from_environ()
 
 
-def test_for_whom_forward_waits() -> None:
+def test_cause_of_a_wait() -> None:
     job = Job()
     job.turn(np.array([(1000.0, 7, 8, 0, PUSH, EventKind.ADD, 0)], EVENT_DTYPE))
     job.log.waiting("layer.weight", 1000.0, [SimpleNamespace(id=7)])
@@ -141,7 +142,7 @@ def test_for_whom_forward_waits() -> None:
     assert whom("push", True) == "the wire, or a rank that has not joined yet"
 
 
-def test_who_asks_has_the_agent_look_unless_it_just_did() -> None:
+def test_request_wakes_agent_unless_fresh() -> None:
     job = Job()
     job.second()
     job.observer.document()
@@ -151,14 +152,14 @@ def test_who_asks_has_the_agent_look_unless_it_just_did() -> None:
     assert job.woken == 1
 
 
-def test_periods_by_events_do_where_no_front_end_says_when_iterations_end() -> None:
+def test_periods_from_events() -> None:
     job = Job()
     job.observer.turn(job.now, np.zeros(0, EVENT_DTYPE), None, np.array([0.5, 0.5, 0.7]))
     spread = job.observer.status().iteration
     assert spread is not None and (spread.median_s, spread.last_s) == (0.5, 0.7)
 
 
-def test_a_record_has_what_changed_and_what_was_summed_up(tmp_path: Path) -> None:
+def test_record_has_changes_and_sums(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.agent = replace(AGENT, cut=Cut.uniform(1 << 20).segments)
     job.second()
@@ -183,7 +184,7 @@ def test_a_record_has_what_changed_and_what_was_summed_up(tmp_path: Path) -> Non
     assert isinstance(rows[-1], EndRow) and (rows[-1].iterations, rows[-1].dropped) == (2, 0)
 
 
-def test_a_record_has_what_was_learned_where_that_is_another(tmp_path: Path) -> None:
+def test_record_has_new_profiles(tmp_path: Path) -> None:
     def profile(backward_s: float, count: int = 2) -> Profile:
         rows = (GradientProfile(f"g{n}", 1000, backward_s * (count - n) / count, 0.1) for n in range(count))
         return Profile("job", tuple(rows), tuple(8 * n for n in range(count)))
@@ -209,12 +210,12 @@ def test_a_record_has_what_was_learned_where_that_is_another(tmp_path: Path) -> 
     assert [(row.half, row.barrier) for row in rows] == [(False, False)] * 3 + [(True, True)]
 
 
-def test_a_record_stays_bounded(tmp_path: Path) -> None:
+def test_record_is_bounded(tmp_path: Path) -> None:
     begin = BeginRow(WORKER, 0.0, 0.0, "1")
     writer = RecordWriter(tmp_path, begin, most_bytes=(1 << 20) + 3000)
-    job = Job()
+    meter = Meter()
     for turn in range(200):
-        moved = job.observer._meter.turn(float(turn), np.zeros(0, EVENT_DTYPE))
+        moved = meter.turn(float(turn), np.zeros(0, EVENT_DTYPE))
         writer.turn(float(turn), moved, [float(turn)], {}, AGENT, Predicted())
     writer.close(200.0, AGENT, {}, 0.0)
     rows = read_rows(tmp_path / "worker1.jsonl")
@@ -222,7 +223,7 @@ def test_a_record_stays_bounded(tmp_path: Path) -> None:
     assert isinstance(rows[-1], EndRow) and rows[-1].iterations == 200 and rows[-1].dropped > 100
 
 
-def test_moments_come_more_and_more_seldom_and_after_each_change() -> None:
+def test_moments_become_rarer() -> None:
     moments = Moments()
     due = [second for second in range(20_000) if moments.due(float(second), changed=False)]
     pauses = [after - before - 1 for before, after in itertools.pairwise(due) if after - before > 1]
@@ -232,7 +233,7 @@ def test_moments_come_more_and_more_seldom_and_after_each_change() -> None:
     assert moments.due(20_000.6, changed=True)
 
 
-def test_a_moment_has_whole_iterations() -> None:
+def test_moment_has_whole_iterations() -> None:
     moments = Moments()
     for second in range(10_000):
         moments.due(float(second), changed=False, iteration_s=4.0)
@@ -243,14 +244,14 @@ def test_a_moment_has_whole_iterations() -> None:
     assert sum(slow.due(float(second), False, iteration_s=1000.0) for second in range(22)) == 22
 
 
-def test_lines_of_rates_sum_up_more_the_longer_it_lasts() -> None:
-    thinning = Thinning()
-    assert [thinning.due(quarter / 4) for quarter in range(8)] == [True, False, False, False] * 2
-    day = sum(thinning.due(2.0 + second) for second in range(24 * 3600))
+def test_lines_become_rarer() -> None:
+    lines = Rarely(LEAST_LINE_S, LINES_BEFORE_SELDOMER)
+    assert [lines.due(quarter / 4) for quarter in range(8)] == [True, False, False, False] * 2
+    day = sum(lines.due(2.0 + second) for second in range(24 * 3600))
     assert 3000 < day < 6000
 
 
-def test_a_record_that_cannot_be_written_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unwritable_record_is_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     job = Job(tmp_path / "file")
     start = f"Prophet: writes no record into {tmp_path / 'file'} (PROPHET_RECORD): "
@@ -260,7 +261,7 @@ def test_a_record_that_cannot_be_written_is_one_warning(tmp_path: Path, caplog: 
     assert len(caplog.records) == 1
 
 
-def test_a_full_disk_ends_the_record_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_full_disk_ends_only_the_record(caplog: pytest.LogCaptureFixture) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full")
     with tempfile.TemporaryDirectory() as name:
@@ -273,7 +274,7 @@ def test_a_full_disk_ends_the_record_and_nothing_else(caplog: pytest.LogCaptureF
     assert job.observer.status().iterations == 3
 
 
-def test_a_failure_in_a_turn_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_in_a_turn_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     job = Job()
     for _ in range(3):
         job.turn("no events")
@@ -289,7 +290,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(name) / "prophet"
 
 
-def test_what_the_settings_ask_for(runtime: Path) -> None:
+def test_settings_start_status_socket(runtime: Path) -> None:
     assert Observer.begin(WORKER, Settings("prophet"), lambda: AGENT, lambda: None) is None
     assert not runtime.exists()
     with contextlib.closing(begin(Settings("prophet", status=True))):
@@ -299,7 +300,7 @@ def test_what_the_settings_ask_for(runtime: Path) -> None:
     assert sockets_in(runtime) == []
 
 
-def test_a_port_that_is_taken_is_one_warning(runtime: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_taken_port_is_one_warning(runtime: Path, caplog: pytest.LogCaptureFixture) -> None:
     import socket
 
     with socket.socket() as taken:
@@ -312,7 +313,7 @@ def test_a_port_that_is_taken_is_one_warning(runtime: Path, caplog: pytest.LogCa
     assert warning.endswith(" (PROPHET_METRICS_PORT): Address already in use")
 
 
-def test_a_folder_of_others_is_one_warning(runtime: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any) -> None:
+def test_foreign_folder_is_one_warning(runtime: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any) -> None:
     monkeypatch.setattr(
         "prophet_scheduler.watch.observer.own_folder", lambda: (_ for _ in ()).throw(PermissionError("not yours"))
     )
@@ -320,7 +321,7 @@ def test_a_folder_of_others_is_one_warning(runtime: Path, caplog: pytest.LogCapt
     assert caplog.messages == ["Prophet: has no status socket: not yours"]
 
 
-def test_a_job_is_called_by_its_script_and_port() -> None:
+def test_job_is_named_by_script_and_port() -> None:
     assert job_name("/home/me/train.py", "29500") == "train-29500"
     assert job_name("/lib/package/job/__main__.py", "29500") == "job-29500"
     assert job_name("", "") == job_name("", "") == "python"
@@ -329,7 +330,7 @@ def test_a_job_is_called_by_its_script_and_port() -> None:
     assert worker.job.endswith("-1234")
 
 
-def test_a_record_has_the_settings_and_no_secret() -> None:
+def test_record_has_settings_and_no_secret() -> None:
     environ = {"PROPHET_SCHEDULER": "prophet", "AWS_SECRET_ACCESS_KEY": "x", "MASTER_PORT": "1", "HOME": "/home/me"}
     assert settings_shown(environ) == {"MASTER_PORT": "1", "PROPHET_SCHEDULER": "prophet"}
     assert math.isfinite(Job().observer.status().since_s)

@@ -82,7 +82,7 @@ def socket_of(folder: Path, serve: Callable[..., StatusServer]) -> Callable[...,
     return start
 
 
-def test_the_folder_is_the_users_own() -> None:
+def test_folder_is_private() -> None:
     with tempfile.TemporaryDirectory() as name:
         made = own_folder([Path(name) / "prophet"])
         assert made.stat().st_mode & 0o777 == 0o700
@@ -99,13 +99,13 @@ def test_the_folder_is_the_users_own() -> None:
             own_folder([link])
 
 
-def test_a_folder_of_another_user_is_not_used(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+def test_folder_of_other_user_is_refused(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
     with pytest.raises(PermissionError):
         own_folder([folder])
 
 
-def test_where_folders_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidates_for_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/var/tmp")
     own = [Path("/var/tmp/prophet-7"), Path("/tmp/prophet-7")]
     assert folders({}, 7) == own
@@ -123,14 +123,14 @@ def test_names_are_short_and_safe() -> None:
     assert "/" not in name and len(name) + len("/run/user/1000000/prophet/") < MOST_PATH_BYTES
 
 
-def test_who_connects_is_told_once(folder: Path, socket_of: Callable[..., Path]) -> None:
+def test_socket_answers_each_client(folder: Path, socket_of: Callable[..., Path]) -> None:
     path = socket_of()
     assert [asked(path), asked(path)] == [{"a": 1}, {"a": 1}]
     assert path.stat().st_mode & 0o777 == 0o600
     assert sockets_in(folder) == [path]
 
 
-def test_nothing_is_left_when_it_closes(folder: Path, serve: Callable[..., StatusServer]) -> None:
+def test_close_removes_socket(folder: Path, serve: Callable[..., StatusServer]) -> None:
     path = folder / "job.0.1.status"
     server = serve(lambda server: server.at_path(path))
     server.close()
@@ -138,7 +138,7 @@ def test_nothing_is_left_when_it_closes(folder: Path, serve: Callable[..., Statu
     server.close()
 
 
-def test_what_a_killed_process_left_is_removed_and_nothing_else(folder: Path, socket_of: Callable[..., Path]) -> None:
+def test_stale_sockets_are_removed(folder: Path, socket_of: Callable[..., Path]) -> None:
     stale, gone, other = (folder / f"{name}.status" for name in ("stale", "gone", "other"))
     for path in (stale, gone):
         listen(path).close()
@@ -151,7 +151,7 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(folder: Path, so
 
 
 @pytest.mark.parametrize("goes", [True, False])
-def test_who_asks_and_goes_away_or_never_reads_disturbs_nobody(goes: bool, socket_of: Callable[..., Path]) -> None:
+def test_idle_clients_disturb_nobody(goes: bool, socket_of: Callable[..., Path]) -> None:
     path = socket_of(lambda: json.dumps({"long": "x" * 1_000_000}).encode())
     with contextlib.ExitStack() as idle:
         for _ in range(3):
@@ -163,7 +163,7 @@ def test_who_asks_and_goes_away_or_never_reads_disturbs_nobody(goes: bool, socke
         assert answer is not None and len(answer["long"]) == 1_000_000
 
 
-def test_a_failure_is_one_warning_and_no_socket(
+def test_failure_is_one_warning_and_removes_socket(
     socket_of: Callable[..., Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     path = socket_of(lambda: b"%d" % (1 // 0))
@@ -177,7 +177,7 @@ def test_a_failure_is_one_warning_and_no_socket(
     ]
 
 
-def test_a_fork_neither_answers_nor_keeps_the_socket(folder: Path, serve: Callable[..., StatusServer]) -> None:
+def test_fork_closes_socket(folder: Path, serve: Callable[..., StatusServer]) -> None:
     path = folder / "job.status"
     server = serve(lambda server: server.at_path(path))
     read, write = os.pipe()
@@ -206,7 +206,7 @@ def both(folder: Path, serve: Callable[..., StatusServer]) -> tuple[Path, int]:
     return folder / "job.status", ports[0]
 
 
-def test_figures_are_on_the_loopback(both: tuple[Path, int]) -> None:
+def test_metrics_over_http(both: tuple[Path, int]) -> None:
     with urllib.request.urlopen(f"http://127.0.0.1:{both[1]}/metrics", timeout=LONG_S) as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         assert answer.read() == b"figure 1\n"
@@ -226,7 +226,7 @@ def scrape(port: int, said: bytes, ends: bool = True) -> bytes:
 
 
 @pytest.mark.parametrize("said", [b"", b"GET", b"GET /metrics HTTP/1.1", b"GET /metrics HTTP/1.1\r\nX: "])
-def test_a_slow_scraper_keeps_nobody_waiting(both: tuple[Path, int], said: bytes) -> None:
+def test_slow_scraper_delays_nobody(both: tuple[Path, int], said: bytes) -> None:
     path, port = both
     with socket.create_connection(("127.0.0.1", port), LONG_S) as slow:
         slow.sendall(said)
@@ -237,7 +237,7 @@ def test_a_slow_scraper_keeps_nobody_waiting(both: tuple[Path, int], said: bytes
         assert asked(path) == {"a": 1}
 
 
-def test_idle_scrapers_without_end_keep_nobody_out(both: tuple[Path, int]) -> None:
+def test_idle_scrapers_are_replaced(both: tuple[Path, int]) -> None:
     path, port = both
     with contextlib.ExitStack() as stack:
         scrapers = (socket.create_connection(("127.0.0.1", port), LONG_S) for _ in range(3 * server_module.MOST_ASKING))
@@ -247,9 +247,7 @@ def test_idle_scrapers_without_end_keep_nobody_out(both: tuple[Path, int]) -> No
         assert idle[0].recv(1) == b"", "the oldest has gone"
 
 
-def test_a_scraper_has_so_much_time_and_no_more(
-    monkeypatch: pytest.MonkeyPatch, serve: Callable[..., StatusServer]
-) -> None:
+def test_scraper_has_a_time_limit(monkeypatch: pytest.MonkeyPatch, serve: Callable[..., StatusServer]) -> None:
     monkeypatch.setattr(server_module, "ANSWER_LIMIT_S", 0.2)
     ports: list[int] = []
     serve(lambda server: ports.append(server.at_address("127.0.0.1", 0)))
@@ -273,7 +271,7 @@ def test_a_scraper_has_so_much_time_and_no_more(
         pytest.param(b"GET / HTTP/1.1", None, id="half a line"),
     ],
 )
-def test_odd_requests_get_one_answer_each(both: tuple[Path, int], said: bytes, status: int | None) -> None:
+def test_odd_requests_get_one_answer(both: tuple[Path, int], said: bytes, status: int | None) -> None:
     path, port = both
     answer = scrape(port, said)
     assert answer.startswith(b"HTTP/1.0 %d " % status if status else b"") and answer.count(b"HTTP/1.0") == bool(status)
@@ -281,7 +279,7 @@ def test_odd_requests_get_one_answer_each(both: tuple[Path, int], said: bytes, s
     assert asked(path) == {"a": 1}
 
 
-def test_whatever_bytes_come_the_page_is_served(both: tuple[Path, int]) -> None:
+def test_random_bytes_get_at_most_one_answer(both: tuple[Path, int]) -> None:
     path, port = both
     whole = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"
 
@@ -294,7 +292,7 @@ def test_whatever_bytes_come_the_page_is_served(both: tuple[Path, int]) -> None:
     assert asked(path) == {"a": 1}
 
 
-def test_a_page_that_fails_is_one_warning_and_the_status_stays(
+def test_failing_page_is_one_warning(
     folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = StatusServer(lambda: b'{"a": 1}\n', lambda: b"%d" % (1 // 0))
@@ -315,13 +313,13 @@ def test_a_page_that_fails_is_one_warning_and_the_status_stays(
 @pytest.mark.parametrize(
     "answer", [b"", b"[1]", b"{", b"[" * 100_000, b'{"a":' * 100_000, b"9" * 10_000, b"\xff", b'{"a": 1} {"a": 2}']
 )
-def test_a_status_that_nobody_can_read_is_none(socket_of: Callable[..., Path], answer: bytes) -> None:
+def test_unreadable_status_is_none(socket_of: Callable[..., Path], answer: bytes) -> None:
     path = socket_of(lambda: answer)
     assert asked(path) is None
     assert path.exists()
 
 
-def test_a_status_that_drips_is_given_up(folder: Path) -> None:
+def test_slow_status_is_given_up(folder: Path) -> None:
     path = folder / "job.status"
     stop = threading.Event()
     with listen(path) as listener:

@@ -11,7 +11,7 @@ from prophet_scheduler.watch import training
 from prophet_scheduler.watch.training import NAMES_KEPT, TrainingLog
 
 
-def test_iterations_are_those_of_the_first_optimizer() -> None:
+def test_first_optimizer_counts_iterations() -> None:
     log = TrainingLog()
     for time_s, source in enumerate(["generator", "critic", "generator"]):
         log.iteration_ended(source, float(time_s))
@@ -20,7 +20,7 @@ def test_iterations_are_those_of_the_first_optimizer() -> None:
     assert math.isnan(log.take_ends()[0])
 
 
-def test_a_wait_is_of_one_gradient_until_it_is_over_or_another_one_is_waited_for() -> None:
+def test_waits_by_gradient() -> None:
     log = TrainingLog()
     log.waiting("first", 1.0)
     log.waiting("first", 1.5)
@@ -37,7 +37,7 @@ def test_a_wait_is_of_one_gradient_until_it_is_over_or_another_one_is_waited_for
     assert log.waited_s()["first"] == 3.0
 
 
-def test_of_several_threads_the_one_that_waits_longest_is_shown() -> None:
+def test_longest_waiting_thread_is_shown() -> None:
     log = TrainingLog()
     log.waiting("own", 2.0)
     other = threading.Thread(target=lambda: log.waiting("other", 1.0))
@@ -49,7 +49,7 @@ def test_of_several_threads_the_one_that_waits_longest_is_shown() -> None:
     assert log.waited_s() == {"own": 1.0}
 
 
-def test_names_without_end_are_not_kept() -> None:
+def test_number_of_names_is_limited() -> None:
     log = TrainingLog()
     for place in range(NAMES_KEPT + 5):
         log.waiting(str(place), 0.0)
@@ -57,7 +57,7 @@ def test_names_without_end_are_not_kept() -> None:
     assert len(log.waited_s()) == NAMES_KEPT
 
 
-def test_nothing_is_written_where_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_is_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "_log", None)
     training.iteration_ended(0, 1.0)
     training.waiting("x", 1.0)

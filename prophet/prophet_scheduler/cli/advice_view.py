@@ -8,7 +8,7 @@ from __future__ import annotations
 from rich.table import Table
 
 from prophet_scheduler.lab.records import Advice
-from prophet_scheduler.lab.screen import titled_table
+from prophet_scheduler.lab.screen import table_of
 
 
 def verdict(advice: Advice) -> str:
@@ -23,41 +23,22 @@ def verdict(advice: Advice) -> str:
     return f"The network holds this job back: {waits}; {advice.waits:.0%} of it is waiting.{bound}"
 
 
-def conclusion(advice: Advice) -> str:
-    """Return a sentence that names the most helpful change, or says that there is none."""
-    best = advice.best
-    if best is None:
-        return "None of these changes would help."
-    return f"What helps most: {best.words} ({best.gain:.2f} times as many samples a second)."
-
-
 def advice_table(advice: Advice) -> Table:
     """Return a table with a row for the current job and one for each change.
 
     A row has the predicted iteration time, the gain in samples per second, and the usual and the worst error.
     """
     where = f"{advice.workers} workers" + (f", {advice.servers} servers" if advice.servers else "")
-    table = titled_table(f"{advice.job} under {advice.policy}, {where}")
-    table.add_column("change", overflow="fold")
-    for heading in ("iteration s", "gain", "error", "worst"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("helps", no_wrap=True)
-    now = f"{advice.iteration_s:.3f}"
+    rows = []
     if advice.measured_s is not None:
-        table.add_row("as it is, measured", now, "1.00", "", "", "")
-        now = f"{advice.simulated_s:.3f}"
-    table.add_row("as it is, simulated", now, "1.00", _share(advice.error), _share(advice.worst_error), "")
-    table.add_section()
-    for suggestion in sorted(advice.suggestions, key=lambda suggestion: -suggestion.gain):
-        table.add_row(
-            suggestion.words,
-            f"{suggestion.iteration_s:.3f}",
-            f"{suggestion.gain:.2f}",
-            _share(suggestion.error),
-            _share(suggestion.worst_error),
-            "yes" if suggestion.helps else "no",
-        )
-    return table
+        rows.append(["as it is, measured", f"{advice.measured_s:.3f}", "1.00", "", "", ""])
+    errors = [_share(advice.error), _share(advice.worst_error)]
+    rows += [["as it is, simulated", f"{advice.simulated_s:.3f}", "1.00", *errors, ""], []]
+    for each in sorted(advice.suggestions, key=lambda suggestion: -suggestion.gain):
+        errors, helps = [_share(each.error), _share(each.worst_error)], "yes" if each.helps else "no"
+        rows.append([each.words, f"{each.iteration_s:.3f}", f"{each.gain:.2f}", *errors, helps])
+    headings = ("change", "iteration s", "gain", "error", "worst", "helps")
+    return table_of(headings, rows, f"{advice.job} under {advice.policy}, {where}")
 
 
 def left_out(advice: Advice) -> list[str]:

@@ -94,19 +94,22 @@ def _list_configs(wanted: bool) -> None:
         raise typer.Exit
 
 
+Config = Annotated[Path, typer.Argument(help="An experiment: a file, or one of --list, such as quickstart.")]
+Out = Annotated[Path | None, typer.Option(help="Folder for results; default: results/NAME-TIME.")]
+Policies = Annotated[list[str] | None, typer.Option(help="Run only this policy; may be repeated.")]
+Repeats = Annotated[int | None, typer.Option(min=1, help="Number of repeats, instead of the config's.")]
 ListsConfigs = Annotated[
     bool,
     typer.Option("--list", callback=_list_configs, is_eager=True, help="List the experiments that come with Prophet."),
 ]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Workers = Annotated[int, typer.Option(min=1, help="Number of workers.")]
+Delay = Annotated[str, typer.Option(help="Delay of each worker's link, one way, such as 1ms.")]
 
 
 @app.command(cls=ListsPolicies)
 def run(
-    config: Annotated[Path, typer.Argument(help="An experiment: a file, or one of --list, such as quickstart.")],
-    out: Annotated[Path | None, typer.Option(help="Folder for results; default: results/NAME-TIME.")] = None,
-    policy: Annotated[list[str] | None, typer.Option(help="Run only this policy; may be repeated.")] = None,
-    repeats: Annotated[int | None, typer.Option(help="Number of repeats, instead of the config's.")] = None,
-    listed: ListsConfigs = False,
+    config: Config, out: Out = None, policy: Policies = None, repeats: Repeats = None, listed: ListsConfigs = False
 ) -> None:
     """Run an experiment: real jobs on a slow network emulated on this machine."""
     from prophet_scheduler.lab.session import run_session
@@ -116,11 +119,7 @@ def run(
 
 @app.command(cls=ListsPolicies)
 def simulate(
-    config: Annotated[Path, typer.Argument(help="An experiment: a file, or one of --list, such as replay-bandwidths.")],
-    out: Annotated[Path | None, typer.Option(help="Folder for results; default: results/NAME-TIME.")] = None,
-    policy: Annotated[list[str] | None, typer.Option(help="Simulate only this policy; may be repeated.")] = None,
-    repeats: Annotated[int | None, typer.Option(help="Number of repeats, instead of the config's.")] = None,
-    listed: ListsConfigs = False,
+    config: Config, out: Out = None, policy: Policies = None, repeats: Repeats = None, listed: ListsConfigs = False
 ) -> None:
     """Simulate an experiment: the same config on a virtual clock, in seconds and without a network."""
     from prophet_scheduler.lab.session import simulate_session
@@ -134,7 +133,7 @@ def profile(
     file: Annotated[
         Path, typer.Argument(help="A profile written by PROPHET_PROFILE_OUT, or a trace of torch.profiler.")
     ],
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Show when a job's gradients are generated: its stepwise pattern."""
     from prophet_scheduler.cli.profiles_view import profile_table
@@ -173,10 +172,10 @@ def replay(
 def plan(
     profile: Annotated[str, typer.Argument(help="A profile: a file, or a built-in one such as resnet50.")],
     bandwidth: Annotated[str, typer.Option(help="Bandwidth of each worker's link, such as 3gbit.")],
-    workers: Annotated[int, typer.Option(help="Number of workers.")] = 2,
+    workers: Workers = 2,
     engine: Annotated[str, typer.Option(help="Engine that moves the gradients: ddp or byteps.")] = "ddp",
-    servers: Annotated[int, typer.Option(help="Number of servers, with byteps.")] = 1,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    servers: Annotated[int, typer.Option(min=1, help="Number of servers, with byteps.")] = 1,
+    json: Json = False,
 ) -> None:
     """Show what Prophet would do with a job on a network, and how all policies compare."""
     from prophet_scheduler.cli.plan_view import block_table, outlook, policy_table
@@ -209,14 +208,14 @@ def advise(
     status: Annotated[
         Path | None, typer.Option(help="Take the bandwidth from this file, written by a job with PROPHET_STATUS_OUT.")
     ] = None,
-    workers: Annotated[int, typer.Option(help="Number of workers.")] = 2,
-    servers: Annotated[int, typer.Option(help="Number of servers; a DDP job has none.")] = 1,
+    workers: Workers = 2,
+    servers: Annotated[int, typer.Option(min=1, help="Number of servers; a DDP job has none.")] = 1,
     server_bandwidth: Annotated[
         str | None,
         typer.Option(help="Bandwidth of each server's link; default: no limit or, for a record, that of workers."),
     ] = None,
-    delay: Annotated[str, typer.Option(help="Delay of each worker's link, one way, such as 1ms.")] = "0ms",
-    workers_per_host: Annotated[int, typer.Option(help="Number of workers that share a host's link.")] = 1,
+    delay: Delay = "0ms",
+    workers_per_host: Annotated[int, typer.Option(min=1, help="Number of workers that share a host's link.")] = 1,
     policy: Annotated[
         str | None,
         typer.Option(
@@ -233,10 +232,10 @@ def advise(
     keep: Annotated[
         bool, typer.Option("--keep", help="FSDP2: keep parameters after forward (reshard_after_forward=False).")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: Json = False,
 ) -> None:
     """Say whether the network holds a job back, and what would help."""
-    from prophet_scheduler.cli.advice_view import advice_table, conclusion, left_out, verdict
+    from prophet_scheduler.cli.advice_view import advice_table, left_out, verdict
     from prophet_scheduler.core.units import parse_rate, parse_time
     from prophet_scheduler.lab.advice import advise as advise_on
     from prophet_scheduler.lab.advice_sources import LinkOptions, of_profile, of_record
@@ -265,7 +264,6 @@ def advise(
     console.print(advice_table(advice))
     for line in left_out(advice):
         console.print(f"  {line}", style="dim", soft_wrap=True, highlight=False)
-    console.print(conclusion(advice), soft_wrap=True, highlight=False)
 
 
 # Options after the first word of the worker's command belong to that command.
@@ -273,8 +271,8 @@ def advise(
 def testbed(
     command: Annotated[list[str], typer.Argument(help="Command that each worker runs, such as: python train.py")],
     bandwidth: Annotated[str, typer.Option(help="Bandwidth of each worker's link, each way, such as 250mbit.")],
-    workers: Annotated[int, typer.Option(help="Number of workers.")] = 2,
-    delay: Annotated[str, typer.Option(help="Delay of each worker's link, one way, such as 1ms.")] = "0ms",
+    workers: Annotated[int, typer.Option(min=2, help="Number of workers.")] = 2,
+    delay: Delay = "0ms",
     compare: Annotated[
         list[str] | None,
         typer.Option(
@@ -283,7 +281,7 @@ def testbed(
             "repeated.",
         ),
     ] = None,
-    pairs: Annotated[int, typer.Option(help="With --compare: number of runs of each, by turns.")] = 3,
+    pairs: Annotated[int, typer.Option(min=2, help="With --compare: number of runs of each, by turns.")] = 3,
     seconds: Annotated[
         str | None,
         typer.Option(
@@ -342,7 +340,7 @@ def report(
 
 
 @app.command()
-def doctor(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def doctor(json: Json = False) -> None:
     """Say what this machine can do, what is missing, and whether a job can start under Prophet here (the last line).
 
     Exit with status 0 if a job can start with at least one engine, else 2.

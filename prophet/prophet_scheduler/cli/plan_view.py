@@ -6,7 +6,6 @@ Rule of this file: tables of results that the assembler and the simulator comput
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import median_high
 
 from rich.table import Table
 
@@ -17,18 +16,13 @@ from prophet_scheduler.core.units import format_rate, format_size
 from prophet_scheduler.engines.registry import engines
 from prophet_scheduler.engines.spec import EngineSpec
 from prophet_scheduler.engines.topology import ALL_REDUCE
+from prophet_scheduler.lab.advice import Situation, cell_of, predicted_s
 from prophet_scheduler.lab.cluster_config import Bandwidth, ClusterConfig, SimulatorConfig
-from prophet_scheduler.lab.config import Cell
 from prophet_scheduler.lab.contenders import choose_policies
-from prophet_scheduler.lab.job_config import ReplayJob
 from prophet_scheduler.lab.results import lower_bound
-from prophet_scheduler.lab.screen import titled_table
-from prophet_scheduler.lab.simulated import prepared, run_planned
+from prophet_scheduler.lab.screen import table_of
 from prophet_scheduler.policies import policy_names
 from prophet_scheduler.policies.algorithms.assembler import Schedule, assemble, wait_time_s
-
-ITERATIONS, WARMUP = 20, 14
-"""The first chosen blocks are used from the 8th or 12th iteration on; the next are tried from the 20th."""
 
 
 @dataclass(frozen=True)
@@ -54,22 +48,14 @@ def outlook(profile: Profile, bits_per_s: float, workers: int, servers: int, eng
         raise UserError(f"--engine is {engine!r}; it must be ddp or byteps")
     if spec.topology is ALL_REDUCE and workers < 2:
         raise UserError(f"--workers is {workers}; {spec.words} needs 2 or more")
-    if workers < 1 or servers < 1:
-        raise UserError(f"--workers and --servers are {workers} and {servers}; each must be 1 or more")
     costs = SimulatorConfig()
     network = Network(bits_per_s / 8, costs.overhead_s, 2 * costs.latency_s)
-    job = ReplayJob.model_construct(kind="replay", iterations=ITERATIONS, warmup=WARMUP, batch_size=1, seed=0)
     cluster = ClusterConfig.model_construct(workers=workers, servers=servers, bandwidth=Bandwidth(bits_per_s))
     names = [*(variant.name for variant in spec.variants), *(policy_names() if spec.scheduled else ())]
-    contenders = choose_policies((), names, "torch")
-    cell = Cell({"bandwidth": bits_per_s}, job, cluster, contenders, profile, costs, engine=spec)
-    bound = lower_bound(cell)
+    jobs = [Situation(cell_of(profile, each, cluster, costs), each) for each in choose_policies((), names)]
+    bound = lower_bound(jobs[0].cell)
     assert bound is not None
-    times = {}
-    for policy in cell.policies:
-        planned = prepared(cell, policy)
-        assert planned is not None  # the simulator supports all of these
-        times[policy.name] = median_high(run_planned(planned).iteration_s(WARMUP).tolist())
+    times = {job.contender.name: predicted_s(job) for job in jobs}
     return Outlook(spec, profile, network, assemble(profile, network), bound, times)
 
 
@@ -77,14 +63,8 @@ def block_table(plan: Outlook) -> Table:
     """Return a table of Algorithm 1's blocks with their times and gradients."""
     gradients = plan.profile.gradients
     wait_s = wait_time_s(plan.profile, plan.network, plan.schedule.start_s)
-    table = titled_table(
-        f"{plan.profile.name} at {format_rate(plan.network.bandwidth * 8)}: Algorithm 1's blocks",
-        f"backward ends at {plan.profile.backward_s * 1e3:.0f} ms; forward then waits {wait_s * 1e3:.0f} ms",
-    )
-    for head in ("block", "from ms", "to ms", "gradients", "bytes", "pass"):
-        table.add_column(head, justify="right", no_wrap=head != "gradients", overflow="fold", min_width=len(head))
-    for number, block in enumerate(plan.schedule.blocks):
-        table.add_row(
+    rows = [
+        (
             str(number),
             f"{block.start_s * 1e3:.1f}",
             f"{block.end_s * 1e3:.1f}",
@@ -92,7 +72,15 @@ def block_table(plan: Outlook) -> Table:
             format_size(sum(gradients[index].size_bytes for index in block.gradients)),
             "backward" if block.in_backward else "forward",
         )
-    return table
+        for number, block in enumerate(plan.schedule.blocks)
+    ]
+    return table_of(
+        ("block", "from ms", "to ms", "gradients", "bytes", "pass"),
+        rows,
+        f"{plan.profile.name} at {format_rate(plan.network.bandwidth * 8)}: Algorithm 1's blocks",
+        f"backward ends at {plan.profile.backward_s * 1e3:.0f} ms; forward then waits {wait_s * 1e3:.0f} ms",
+        folds=3,
+    )
 
 
 def _ranges(indices: tuple[int, ...]) -> str:
@@ -109,11 +97,10 @@ def _ranges(indices: tuple[int, ...]) -> str:
 
 def policy_table(plan: Outlook) -> Table:
     """Return a table of all policies' simulated iteration times, fastest first."""
-    table = titled_table(f"{plan.engine.words}, simulated (lower bound {plan.lower_bound_s:.3f} s)")
-    table.add_column("policy", overflow="fold")
-    for heading in ("iteration s", f"x {plan.engine.stock}", "x bound"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for name, seconds in sorted(plan.iteration_s.items(), key=lambda item: item[1]):
-        ratio = plan.iteration_s[plan.engine.stock] / seconds
-        table.add_row(name, f"{seconds:.3f}", f"{ratio:.2f}", f"{seconds / plan.lower_bound_s:.2f}")
-    return table
+    stock_s = plan.iteration_s[plan.engine.stock]
+    rows = [
+        (name, f"{time_s:.3f}", f"{stock_s / time_s:.2f}", f"{time_s / plan.lower_bound_s:.2f}")
+        for name, time_s in sorted(plan.iteration_s.items(), key=lambda item: item[1])
+    ]
+    headings = ("policy", "iteration s", f"x {plan.engine.stock}", "x bound")
+    return table_of(headings, rows, f"{plan.engine.words}, simulated (lower bound {plan.lower_bound_s:.3f} s)")

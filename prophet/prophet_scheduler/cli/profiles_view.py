@@ -5,28 +5,30 @@ Rule of this file: presentation. core/profile.py finds the steps.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.table import Table
 
-from prophet_scheduler.core.profile import Profile, find_steps
+from prophet_scheduler.core.profile import GradientProfile, Profile, find_steps
+from prophet_scheduler.lab.screen import table_of
 
 
 def profile_table(profile: Profile) -> Table:
     """Return a table with a row for each step of the stepwise pattern, most urgent first."""
+
+    def row(name: str, members: Sequence[GradientProfile], time_s: float, gap: str) -> list[str]:
+        size = sum(gradient.size_bytes for gradient in members)
+        return [name, f"{size:,}", _ms(time_s), gap, _ms(sum(gradient.forward_s for gradient in members))]
+
     steps = find_steps(profile)
-    table = Table(title=f"{profile.name}: {len(profile.gradients)} gradients in {len(steps)} steps")
-    for heading in ("gradients", "bytes", "generated at", "gap before", "forward"):
-        table.add_column(heading, justify="right", overflow="fold")
+    rows = []
     for step in steps:
-        members = profile.gradients[step.first : step.last + 1]
-        table.add_row(
-            f"{step.first}-{step.last}" if step.last > step.first else str(step.first),
-            f"{sum(g.size_bytes for g in members):,}",
-            f"{step.time_s * 1e3:.1f} ms",
-            f"{step.gap_s * 1e3:.1f} ms",
-            f"{sum(g.forward_s for g in members) * 1e3:.1f} ms",
-        )
-    table.add_section()
-    table.add_row(
-        "all", f"{profile.total_bytes:,}", f"{profile.backward_s * 1e3:.1f} ms", "", f"{profile.forward_s * 1e3:.1f} ms"
-    )
-    return table
+        name = f"{step.first}-{step.last}" if step.last > step.first else str(step.first)
+        rows.append(row(name, profile.gradients[step.first : step.last + 1], step.time_s, _ms(step.gap_s)))
+    rows += [[], row("all", profile.gradients, profile.backward_s, "")]
+    headings = ("gradients", "bytes", "generated\nat", "gap\nbefore", "forward")
+    return table_of(headings, rows, f"{profile.name}: {len(profile.gradients)} gradients in {len(steps)} steps")
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms"

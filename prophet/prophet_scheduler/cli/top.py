@@ -109,8 +109,7 @@ def looks(job: str | None, count: int | None, edges: TopEdges) -> Iterator[list[
 
 def print_lines(job: str | None, count: int | None = None, edges: TopEdges | None = None) -> None:
     """Print the document of each worker on a line, each second."""
-    edges = edges or TopEdges()
-    for documents in _begun(looks(job, count, edges)):
+    for documents in _begun(looks(job, count, edges or TopEdges())):
         for document in documents:
             print(json.dumps(document), flush=True)
 

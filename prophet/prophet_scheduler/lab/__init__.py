@@ -1,5 +1,5 @@
-"""Experiments: read a YAML config, run processes on a shaped network, write results and figures.
+"""Experiments: read a YAML config, run processes on a shaped network, write results and reports.
 
-`config` reads, `runner` runs, `results` computes, `figures` draws. `jobs` holds the workers' training scripts, which
-are ordinary programs of their framework. The engines move a job's gradients.
+`config` reads, `runner` runs, `results` computes, `report` draws. `jobs` has the workers' training scripts, which are
+ordinary programs of their framework. The engines move a job's gradients.
 """

@@ -13,10 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
-from pydantic_core import to_jsonable_python
 
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.core.profile import GradientProfile, Profile
@@ -87,17 +85,14 @@ class Situation:
         plain = self.contender.policy is None and self.cell.job.compression == "none"
         return plain and self.engine is engines()["ddp"] and not self.sharded
 
-    def with_cell(self, **parts: Any) -> Situation:
-        return replace(self, cell=replace(self.cell, **parts))
-
     def on(self, **cluster: object) -> Situation:
-        return self.with_cell(cluster=self.cell.cluster.model_copy(update=cluster))
+        return replace(self, cell=replace(self.cell, cluster=self.cell.cluster.model_copy(update=cluster)))
 
     def simulated(self, **config: object) -> Situation:
-        return self.with_cell(simulator=self.cell.simulator.model_copy(update=config))
+        return replace(self, cell=replace(self.cell, simulator=self.cell.simulator.model_copy(update=config)))
 
     def with_gradients(self, gradients: Iterable[GradientProfile]) -> Situation:
-        return self.with_cell(profile=replace(self.profile, gradients=tuple(gradients)))
+        return replace(self, cell=replace(self.cell, profile=replace(self.profile, gradients=tuple(gradients))))
 
     def under(self, base: str) -> Situation:
         return replace(self, contender=contender_of(base))
@@ -133,7 +128,7 @@ def _another_server(now: Situation) -> Situation | None:
 
 def _half_precision(now: Situation) -> Situation | None:
     half = now.cell.job.model_copy(update={"compression": "fp16"})
-    return now.with_cell(job=half) if now.cell.job.compression == "none" else None
+    return replace(now, cell=replace(now.cell, job=half)) if now.cell.job.compression == "none" else None
 
 
 def _larger_batch(now: Situation) -> Situation:
@@ -162,10 +157,6 @@ def _local_sgd(now: Situation) -> Situation | None:
     )
 
 
-def _kept(now: Situation) -> Situation | None:
-    return now.simulated(keep=True) if now.sharded and not now.cell.simulator.keep else None
-
-
 def _shards_on_hosts(now: Situation) -> Situation | None:
     shards = now.workers_per_host
     as_now = shards in (1, now.cell.cluster.workers, now.cell.simulator.shards)
@@ -175,10 +166,6 @@ def _shards_on_hosts(now: Situation) -> Situation | None:
 def _not_sharded(now: Situation) -> Situation | None:
     whole = now.simulated(exchange=SimulatorConfig().exchange, shards=None, keep=False)
     return whole if now.sharded else None
-
-
-def _fewer_workers_a_host(now: Situation) -> Situation | None:
-    return replace(now, workers_per_host=(now.workers_per_host + 1) // 2) if now.workers_per_host > 1 else None
 
 
 def _with_prophet(now: Situation) -> Situation | None:
@@ -228,27 +215,35 @@ CHANGES: Sequence[JobChange] = (
         _local_sgd,
         "the effect on the result of models that drift apart",
     ),
-    JobChange("kept", "parameters kept after forward", _kept, "the memory for them"),
+    JobChange(
+        "kept",
+        "parameters kept after forward",
+        lambda now: now.simulated(keep=True) if now.sharded and not now.cell.simulator.keep else None,
+        "the memory for them",
+    ),
     JobChange("shards-on-hosts", "HSDP, shards within a host", _shards_on_hosts, "the memory of larger shards"),
     JobChange("replicas", "DDP in place of FSDP2", _not_sharded, "the memory of whole parameters and their state"),
     JobChange("ddp", "DDP in place of BytePS", _on_ddp),
     JobChange("parameter-servers", "BytePS in place of DDP", _on_byteps),
-    JobChange("fewer-workers-a-host", "half as many workers per host", _fewer_workers_a_host),
+    JobChange(
+        "fewer-workers-a-host",
+        "half as many workers per host",
+        lambda now: replace(now, workers_per_host=-(-now.workers_per_host // 2)) if now.workers_per_host > 1 else None,
+    ),
 )
 """All changes, in display order."""
 
 
 def contender_of(name: str) -> Contender:
     """Return the policy or engine variant of this name, such as `prophet` or `ddp-gloo`. Raises UserError."""
-    (contender,) = choose_policies((), [name], "torch")
+    (contender,) = choose_policies((), [name])
     return contender
 
 
 def predicted_s(situation: Situation) -> float:
     """Return the simulated median iteration time. Raises UserError for an unsupported contender or cluster."""
-    contender = replace(situation.contender, warmup=None)
-    cell, on_host = on_its_links(situation), situation.workers_per_host
-    planned = prepared(cell, contender, waits=situation.waits, on_host=on_host)
+    cell, contender = on_its_links(situation), situation.contender
+    planned = prepared(cell, contender, waits=situation.waits, on_host=situation.workers_per_host)
     if planned is None:
         raise UserError(f"{contender.name} cannot be simulated, {contender.engine.unsimulated}")
     return float(np.median(run_planned(planned).iteration_s(WARMUP)))
@@ -257,30 +252,21 @@ def predicted_s(situation: Situation) -> float:
 def cell_of(
     profile: Profile, contender: Contender, cluster: ClusterConfig, simulator: SimulatorConfig, *, half: bool = False
 ) -> Cell:
-    """Return the cell of a job with this profile. `half`: gradients are sent in half precision."""
-    job = ReplayJob(kind="replay", compression="fp16" if half else "none")
+    """Return the cell of a prediction for a job with this profile. `half`: gradients are sent in half precision."""
+    job = ReplayJob(kind="replay", iterations=ITERATIONS, warmup=WARMUP, compression="fp16" if half else "none")
     setting = {"bandwidth": cluster.bandwidth.default}
     return Cell(setting, job, cluster, (contender,), profile, simulator, contender.engine)
 
 
 def on_its_links(situation: Situation) -> Cell:
-    """Return the cell with the length of a prediction, and with each worker's share of its host's link.
+    """Return the cell with each worker's share of its host's link.
 
     With servers, each worker on a host pushes its own gradients. A ring by rank crosses a host's link once each way,
     however many workers the host has.
     """
     if situation.workers_per_host > 1 and situation.served:
         situation = _faster_links("worker", 1 / situation.workers_per_host, situation) or situation
-    real = situation.cell.job
-    job = ReplayJob(
-        kind="replay",
-        iterations=ITERATIONS,
-        warmup=WARMUP,
-        seed=real.seed,
-        compression=real.compression,
-        clip_norm=real.clip_norm if isinstance(real, ReplayJob) else 0.0,
-    )
-    return replace(situation.cell, job=job, policies=(situation.contender,), engine=situation.engine)
+    return replace(situation.cell, policies=(situation.contender,), engine=situation.engine)
 
 
 def prediction_error(base: str) -> tuple[float, float] | tuple[None, None]:
@@ -354,7 +340,7 @@ def advise(
     return Advice(
         job=situation.profile.name,
         policy=situation.contender.name,
-        setting=to_jsonable_python(situation.cell.setting),
+        setting={"bandwidth": cell.cluster.bandwidth.default},
         workers=cell.cluster.workers,
         servers=cell.cluster.servers if situation.served else 0,
         iteration_s=now_s,

@@ -24,7 +24,7 @@ from prophet_scheduler.core.units import format_rate
 from prophet_scheduler.engines.registry import engines, scheduled_engine
 from prophet_scheduler.engines.spec import STOCK
 from prophet_scheduler.lab.advice import Situation, cell_of, contender_of
-from prophet_scheduler.lab.cluster_config import FSDP2, Bandwidth, ClusterConfig, Delay, SimulatorConfig
+from prophet_scheduler.lab.cluster_config import FSDP2, Bandwidth, ClusterConfig, SimulatorConfig
 from prophet_scheduler.lab.contenders import known_policies, require_known
 from prophet_scheduler.lab.iterations import LEAST_AT_REST
 from prophet_scheduler.lab.records import read_status
@@ -66,9 +66,6 @@ def of_profile(profile: Profile, policy: str | None, links: LinkOptions, status:
     The default `policy` is Prophet on that job's engine, or without `status` DistributedDataParallel without Prophet.
     Raises UserError if there is no bandwidth, and for an impossible cluster.
     """
-    for name in ("workers", "servers", "workers_per_host"):
-        if (count := getattr(links, name)) < 1:
-            raise UserError(f"--{name.replace('_', '-')} is {count}; it must be 1 or more")
     if links.workers_per_host > links.workers:
         raise UserError(f"--workers-per-host is {links.workers_per_host}, but there are only {links.workers} workers")
     job = None if status is None else read_status(status)
@@ -100,7 +97,7 @@ def of_profile(profile: Profile, policy: str | None, links: LinkOptions, status:
     server_rate = links.server_bandwidth
     nodes = {} if server_rate is None else {f"server{place}": server_rate for place in range(links.servers)}
     cluster = ClusterConfig.model_construct(
-        workers=links.workers, servers=links.servers, bandwidth=Bandwidth(rate, nodes), delay=Delay(links.delay_s)
+        workers=links.workers, servers=links.servers, bandwidth=Bandwidth(rate, nodes), delay=links.delay_s
     )
     times = f"computing takes {profile.backward_s:.3g} s backward, {profile.forward_s:.3g} s forward, as in the profile"
     real = "give your job's own profile (PROPHET_PROFILE_OUT) for its real times"

@@ -58,30 +58,6 @@ class Bandwidth:
         return self.default
 
 
-@dataclass(frozen=True)
-class Delay:
-    """One-way delay of a frame on a link, in seconds: `default` for every worker's link, overridden by `nodes`."""
-
-    default: float = 0.0
-    nodes: Mapping[str, float] = field(default_factory=dict)
-
-    def of(self, node: str) -> float:
-        return self.nodes.get(node, self.default if is_worker(node) else 0.0)
-
-    def as_setting(self) -> object:
-        """Return the form that results.json has."""
-        return {"default": self.default, **self.nodes} if self.nodes else self.default
-
-
-def _parse_delay(value: object) -> Delay:
-    if not isinstance(value, dict):
-        return Delay(parse_time(value))
-    if not value:
-        raise ValueError("names no node; write e.g. {default: 1ms, worker0: 5ms}")
-    delays = {str(node): parse_time(delay) for node, delay in value.items()}
-    return Delay(delays.pop("default", 0.0), delays)
-
-
 def _parse_link(value: object) -> float | None:
     return None if value == NOT_SHAPED else parse_rate(value)
 
@@ -160,12 +136,13 @@ class RateMix(Strict):
 
 
 class ClusterConfig(Strict):
-    """Machines, each a network namespace. `bandwidth` and `delay` apply to the workers' links, or by node name."""
+    """Machines, each a network namespace. `bandwidth` applies to the workers' links, or to nodes by name."""
 
     workers: int = Field(default=2, ge=1, le=100_000)
     servers: int = Field(default=1, ge=1, le=100_000)
     bandwidth: Annotated[Bandwidth, BeforeValidator(_parse_bandwidth)]
-    delay: Annotated[Delay, BeforeValidator(_parse_delay)] = Delay()
+    delay: Annotated[float, BeforeValidator(parse_time)] = 0.0
+    """One-way delay of a frame on each worker's link, in seconds."""
     traffic: list[Traffic] = Field(default_factory=list)
     faults: list[JobFault] = Field(default_factory=list)
     rate_mix: RateMix | None = None
@@ -179,7 +156,6 @@ class ClusterConfig(Strict):
     def _nodes_exist(self) -> Self:
         named: dict[str, Iterable[str | None]] = {
             "bandwidth": self.bandwidth.nodes,
-            "delay": self.delay.nodes,
             "traffic": [traffic.node for traffic in self.traffic],
             "faults": [fault.node for fault in self.faults],
         }

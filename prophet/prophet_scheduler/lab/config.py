@@ -22,7 +22,7 @@ from prophet_scheduler.core.files import read_text
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.engines.registry import engines, scheduled_engine
 from prophet_scheduler.engines.spec import EngineSpec
-from prophet_scheduler.lab.cluster_config import FSDP2, ClusterConfig, Delay, RateMix, SimulatorConfig, Traffic
+from prophet_scheduler.lab.cluster_config import FSDP2, ClusterConfig, RateMix, SimulatorConfig, Traffic
 from prophet_scheduler.lab.contenders import Contender, ContenderEntry, choose_policies, expand_policies
 from prophet_scheduler.lab.faults import JobFault
 from prophet_scheduler.lab.job_config import JOB_KINDS, JobConfig, ReplayJob
@@ -143,8 +143,6 @@ def experiment_of(
         cells.append(_cell(config, point, path.parent, f"{path}: {where}", policies))
     assert config is not None
     source = {**raw, **({} if points is None else {"sweep": points})}
-    if repeats is not None and repeats < 1:
-        raise UserError(f"--repeats is {repeats}; it must be 1 or more")
     repeats = repeats or config.repeats
     return Experiment(path, config.name, config.engine, repeats, config.time_limit_s, tuple(cells), source)
 
@@ -249,15 +247,17 @@ def _known_keys(loc: tuple[int | str, ...]) -> list[str]:
 def _cell(config: ExperimentConfig, point: Mapping[str, Any], folder: Path, at: str, only: Sequence[str]) -> Cell:
     job = config.job
     engine = engines().get(config.engine, scheduled_engine())
-    policies = expand_policies(config.policies, job.framework, f"{at}policies", engine)
+    policies = expand_policies(config.policies, f"{at}policies", engine)
     if only:
-        policies = choose_policies(policies, only, job.framework, engine)
+        policies = choose_policies(policies, only, engine)
     for policy in policies:
         wrong = ""
         if policy.framework not in job.frameworks:
             wrong = f"kind: {job.kind} runs only in {' and '.join(job.frameworks)}"
         elif job.compression != "none" and policy.framework != "torch":
             wrong = f"compression: {job.compression} is for policies in torch"
+        elif isinstance(job, ReplayJob) and job.clip_norm and policy.framework != "torch":
+            wrong = "clip_norm: replays clip only in torch"
         if wrong:
             trains = f"{policy.name} trains in {policy.framework}; leave that policy out"
             raise UserError(f"{at}job.{wrong}, and {trains}")
@@ -284,8 +284,8 @@ def _setting(config: ExperimentConfig, point: Mapping[str, Any]) -> dict[str, ob
     cluster = config.cluster
     setting: dict[str, object] = {"bandwidth": cluster.bandwidth.as_setting()}
     varied = point.get("cluster", {})
-    if "delay" in varied or cluster.delay != Delay():
-        setting["delay"] = cluster.delay.as_setting()
+    if "delay" in varied or cluster.delay:
+        setting["delay"] = cluster.delay
     if "traffic" in varied or cluster.traffic:
         setting["traffic"] = [traffic.model_dump() for traffic in cluster.traffic]
     if "faults" in varied or cluster.faults:

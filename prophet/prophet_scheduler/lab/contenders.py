@@ -47,7 +47,7 @@ class ContenderEntry(Strict):
     engine: str | None = None
     """Engine on which `base` is a policy; by default the config's."""
     framework: Framework | None = None
-    """None for the job's framework, or the engine's first one if the engine does not support the job's."""
+    """Framework of the job scripts; by default the engine's first one."""
     partition_bytes: Annotated[list[int], Field(min_length=1), BeforeValidator(_parse_sizes)] | None = None
     warmup: int | None = Field(default=None, ge=0, le=MOST_COUNT)
     """Number of warm-up iterations instead of the job's; runs get longer or shorter by the difference."""
@@ -104,18 +104,18 @@ def require_known(name: str, known: Sequence[str], at: str) -> None:
 
 
 def expand_policies(
-    entries: Sequence[str | ContenderEntry], framework: Framework, at: str, engine: EngineSpec | None = None
+    entries: Sequence[str | ContenderEntry], at: str, engine: EngineSpec | None = None
 ) -> tuple[Contender, ...]:
     """Return all contenders of a config's entries. Raises UserError that names their place `at` in the config.
 
-    `framework` is the job's. Policy names refer to policies on `engine`, the config's; by default the hooked engine.
+    Policy names refer to policies on `engine`, the config's; by default the hooked engine.
     """
     engine = engine or scheduled_engine()
     policies: list[Contender] = []
     for index, entry in enumerate(entries):
         # A bare name skips ContenderEntry's validation: the error for an unknown policy is more helpful.
         whole = _named(engine.called_here(entry)) if isinstance(entry, str) else entry
-        policies += _expanded(whole, f"{at}[{index}]", framework, engine)
+        policies += _expanded(whole, f"{at}[{index}]", engine)
     names = [policy.name for policy in policies]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -124,7 +124,7 @@ def expand_policies(
 
 
 def choose_policies(
-    policies: Sequence[Contender], only: Sequence[str], framework: Framework, engine: EngineSpec | None = None
+    policies: Sequence[Contender], only: Sequence[str], engine: EngineSpec | None = None
 ) -> tuple[Contender, ...]:
     """Return the contenders named in `only`, from `policies` or the known names; see expand_policies.
 
@@ -139,7 +139,7 @@ def choose_policies(
             chosen.append(by_name[name])
         else:
             require_known(name, [*by_name, *known_policies()], "--policy")
-            chosen += _expanded(_named(name), "--policy", framework, engine)
+            chosen += _expanded(_named(name), "--policy", engine)
     return tuple(chosen)
 
 
@@ -147,9 +147,9 @@ def _named(name: str) -> ContenderEntry:
     return ContenderEntry.model_construct(name=name)
 
 
-def _expanded(entry: ContenderEntry, at: str, framework: Framework, for_engine: EngineSpec) -> list[Contender]:
+def _expanded(entry: ContenderEntry, at: str, for_engine: EngineSpec) -> list[Contender]:
     base = _base(entry, at, for_engine)
-    framework = _framework(entry, base, at, framework)
+    framework = _framework(entry, base, at)
     varied = _options(entry, base, at)
     if entry.partition_bytes is not None:
         varied[_partition_variable(base, at)] = [(str(size), format_size(size)) for size in entry.partition_bytes]
@@ -263,10 +263,10 @@ def _base(entry: ContenderEntry, at: str, for_engine: EngineSpec) -> str:
     return base
 
 
-def _framework(entry: ContenderEntry, base: str, at: str, of_job: Framework) -> Framework:
+def _framework(entry: ContenderEntry, base: str, at: str) -> Framework:
     own = engine_of(base).frameworks
     if entry.framework is None:
-        return of_job if of_job in own else own[0]
+        return own[0]
     if entry.framework not in own:
         others = [name for name, engine in peers().items() if entry.framework in engine.frameworks]
         only = " and ".join(own)

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 from typing_extensions import Self
 
 from prophet_scheduler.core.enums import StrEnum
@@ -34,12 +34,6 @@ class FaultKind(StrEnum):
     """Every role loses a share of the messages it receives, for the whole job; the engine retransmits them."""
 
 
-def _parse_kind(value: object) -> FaultKind:
-    if value not in list(FaultKind):
-        raise ValueError(f"{value!r} is not a kind of fault; use {', '.join(FaultKind)}")
-    return FaultKind(str(value))
-
-
 _KEYS: Mapping[FaultKind, tuple[Sequence[str], Sequence[str]]] = {
     FaultKind.LINK_DOWN: (("node",), ("from_s", "until_s", "every_s")),
     FaultKind.SLOW_LINK: (("node", "until_s", "rate"), ("from_s", "every_s")),
@@ -56,7 +50,7 @@ class JobFault(Strict):
     Each FaultKind has its own keys (`_KEYS`).
     """
 
-    kind: Annotated[FaultKind, BeforeValidator(_parse_kind)]
+    kind: Annotated[FaultKind, Field(strict=False)]
     node: str | None = None
     from_s: NotNegative = 0.0
     until_s: Seconds | None = None

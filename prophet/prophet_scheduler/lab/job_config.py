@@ -19,8 +19,6 @@ from prophet_scheduler.lab.schema import MOST_COUNT, Count, Seconds, Seed, Size,
 class _Job(Strict):
     frameworks: ClassVar[tuple[Framework, ...]] = ("torch", "mxnet")
     """Frameworks with a script for this kind of job."""
-    framework: Framework = "torch"
-    """Framework of policies that run in both and do not name one."""
     iterations: int = Field(default=30, ge=3, le=MOST_COUNT)
     """Number of iterations of each worker. The last one does not count, because its end cannot be measured."""
     warmup: int = Field(default=10, ge=0)
@@ -52,7 +50,7 @@ class DigitsJob(ScoredJob):
     """Real training on scikit-learn's handwritten digits."""
 
     kind: Literal["digits"]
-    model: Literal["mlp", "cnn"] = "mlp"
+    model: Literal["mlp"] = "mlp"
 
 
 class TransformerJob(ScoredJob):
@@ -63,7 +61,6 @@ class TransformerJob(ScoredJob):
 
     frameworks: ClassVar[tuple[Framework, ...]] = ("torch",)
     kind: Literal["transformer"]
-    framework: Literal["torch"] = "torch"
     model: Literal["small", "medium"] = "small"
     clip_norm: float = Field(default=1.0, ge=0)
     """Total norm of the gradients above which they are scaled down; 0 to never clip."""
@@ -99,26 +96,17 @@ class ReplayJob(_Job):
     clip_norm: float = Field(default=0.0, ge=0)
     """Total norm of the gradients above which they are scaled down, in torch; 0 to never clip."""
 
-    @model_validator(mode="after")
-    def _clips_in_torch(self) -> Self:
-        if self.clip_norm and self.framework != "torch":
-            raise ValueError(f"clip_norm is {self.clip_norm}; replays in {self.framework} do not clip")
-        return self
-
 
 class AsynchronousJob(_Job):
     """Logistic regression on scikit-learn's digits, synchronous or asynchronous: loss against time, compute slept."""
 
     frameworks: ClassVar[tuple[Framework, ...]] = ("torch",)
     kind: Literal["asynchronous"]
-    framework: Literal["torch"] = "torch"
     model: Literal["logistic"] = "logistic"
     features: int = Field(default=16384, ge=64, le=1 << 22)
     """Number of features of each image; an update has 40 bytes per feature."""
     learning_rate: float = Field(default=1.0, gt=0)
     """Learning rate of one worker's update."""
-    delay_constant: float = Field(default=0.0, ge=0)
-    """c of the learning rate 1 / (1 / rate + c sqrt(t + delay)), which adapts to delays in asynchronous training."""
     compute_s: Seconds = 0.1
     """Time of one computation."""
     slow_chance: float = Field(default=0.0, ge=0, le=1)

@@ -37,18 +37,8 @@ def narrow_link(cluster: ClusterConfig, topology: Topology = PARAMETER_SERVER) -
 
 
 def round_trip_s(cluster: ClusterConfig, topology: Topology) -> float:
-    """Minimum seconds that link delays add to a gradient's round trip from the furthest worker.
-
-    The path goes through the nearest server, or without servers to the furthest other worker and back.
-    """
-    workers = sorted(_delays(cluster, "worker"))
-    if topology.through_servers:
-        return 2 * (workers[-1] + min(_delays(cluster, "server")))
-    return sum(workers[-2:]) if len(workers) > 1 else 0.0
-
-
-def _delays(cluster: ClusterConfig, role: str) -> list[float]:
-    return [cluster.delay.of(node) for node in cluster.nodes if role_of(node) == role]
+    """Minimum seconds that link delays add to a gradient's round trip: to a server and back, or to another worker."""
+    return 2 * cluster.delay if topology.through_servers or cluster.workers > 1 else 0.0
 
 
 def _rates(cluster: ClusterConfig, role: str) -> list[float]:

@@ -25,9 +25,6 @@ from prophet_scheduler.lab.runner import FIRST_PORT, POLL_S
 from prophet_scheduler.lab.session import worker_cores
 from prophet_scheduler.lab.testbed import NodeSpec, Testbed, reexec_in_user_namespace
 
-LEAST = 2
-"""Minimum number of workers, and of pairs."""
-
 
 @dataclass(frozen=True)
 class Links:
@@ -36,10 +33,6 @@ class Links:
     workers: int
     bandwidth_bps: float
     delay_s: float
-
-
-class RunFailed(Exception):
-    """Failure of a run; its arguments are the lines that the run printed."""
 
 
 def rank_environment(rank: int, network: RunNetwork, shell: Mapping[str, str]) -> dict[str, str]:
@@ -90,19 +83,6 @@ def run_ranks(
             time.sleep(POLL_S)
 
 
-def compare(run: Callable[[bool], float], pairs: int, say: Callable[[str], None]) -> str:
-    """Compare a command with its variant: `run(variant)` returns the seconds it took. Both run `pairs` times and
-    alternate in running first. Reports each pair; returns the mean ratio in words, with its standard error.
-    """
-    ratios = []
-    for pair in range(pairs):
-        took_s = {variant: run(variant) for variant in ((False, True) if pair % 2 == 0 else (True, False))}
-        ratios.append(took_s[False] / took_s[True])
-        took = f"{took_s[False]:.3f} s without, {took_s[True]:.3f} s with it"
-        say(f"pair {pair + 1}: {took}, {ratios[-1]:.2f} times")
-    return f"{fmean(ratios):.2f} ± {stdev(ratios) / pairs**0.5:.2f} times"
-
-
 def seconds_in(lines: Sequence[str], pattern: re.Pattern[str]) -> float:
     """Return the last number that the pattern's group matches in the lines. Raises UserError unless it is above 0."""
     found = [match[1] for line in lines for match in pattern.finditer(line)]
@@ -140,32 +120,30 @@ def compare_on_testbed(
     seconds: str | None,
     say: Callable[[str], None],
 ) -> int:
-    """Run `command` without and with the variables of `change` on one testbed, and report the speedup.
+    """Run `command` without and with the variables of `change`, in `pairs`, and report the mean speedup with its
+    standard error. The two of a pair alternate in running first.
 
     Compares the last number in the output that the regular expression `seconds` matches; without one, the time of the
     whole command. Returns 0, or 1 after printing a failed run's output. Raises UserError like `run_on_testbed`.
     """
     changed, pattern = parse_change(change), None if seconds is None else parse_pattern(seconds)
-    if pairs < LEAST:
-        raise UserError(f"--pairs is {pairs}; it must be {LEAST} or more, to say how sure the result is")
+    without = {name: value for name, value in os.environ.items() if name not in changed}
+    ratios = []
     with testbed_of(command, links) as (names, testbed):
-
-        def run(variant: bool) -> float:
-            shell = {name: value for name, value in os.environ.items() if name not in changed}
-            lines: list[str] = []
-            began_s = time.monotonic()
-            status = run_ranks(command, names, testbed, lines.append, shell=shell | (changed if variant else {}))
-            took_s = time.monotonic() - began_s
-            if status:
-                raise RunFailed(*lines)
-            return took_s if pattern is None else seconds_in(lines, pattern)
-
-        try:
-            ratio = compare(run, pairs, say)
-        except RunFailed as failed:
-            for line in failed.args:
-                say(line)
-            return 1
+        for pair in range(1, pairs + 1):
+            took_s = {}
+            for variant in (False, True) if pair % 2 else (True, False):
+                lines: list[str] = []
+                began_s = time.monotonic()
+                if run_ranks(command, names, testbed, lines.append, without | changed if variant else without):
+                    for line in lines:
+                        say(line)
+                    return 1
+                took_s[variant] = time.monotonic() - began_s if pattern is None else seconds_in(lines, pattern)
+            ratios.append(took_s[False] / took_s[True])
+            took = f"{took_s[False]:.3f} s without, {took_s[True]:.3f} s with it"
+            say(f"pair {pair}: {took}, {ratios[-1]:.2f} times")
+    ratio = f"{fmean(ratios):.2f} ± {stdev(ratios) / pairs**0.5:.2f} times"
     say(f"with {' '.join(change)}: {ratio} as fast")
     return 0
 
@@ -179,14 +157,11 @@ def run_on_testbed(command: Sequence[str], links: Links, say: Callable[[str], No
 @contextlib.contextmanager
 def testbed_of(command: Sequence[str], links: Links) -> Iterator[tuple[list[str], Testbed]]:
     """Set up a testbed for `command` with a node for each worker; yield the nodes' names and the testbed."""
-    workers = links.workers
-    if workers < LEAST:
-        raise UserError(f"--workers is {workers}; it must be {LEAST} or more")
     if shutil.which(command[0]) is None:
         raise UserError(f"{command[0]}: no such command; give what each worker runs, such as: python train.py")
     reexec_in_user_namespace()
-    names = [f"worker{rank}" for rank in range(workers)]
-    cores = worker_cores(sorted(os.sched_getaffinity(0)), workers)
+    names = [f"worker{rank}" for rank in range(links.workers)]
+    cores = worker_cores(sorted(os.sched_getaffinity(0)), links.workers)
     specs = [NodeSpec(name, links.bandwidth_bps, cores.get(name, ()), links.delay_s or None) for name in names]
     with Testbed(specs) as testbed:
         yield names, testbed

@@ -224,12 +224,6 @@ class Advice:
     suggestions: Sequence[Suggestion]
     assumed: Sequence[str] = ()
 
-    @property
-    def best(self) -> Suggestion | None:
-        """Suggestion with the greatest gain among those that help; None if none does."""
-        helping = [suggestion for suggestion in self.suggestions if suggestion.helps]
-        return max(helping, key=lambda suggestion: suggestion.gain, default=None)
-
 
 def is_run(folder: Path) -> bool:
     """True for a folder of `prophet run`, False for one of PROPHET_RECORD. Raises UserError for any other."""

@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from prophet_scheduler.core.bound import lower_bound_s
 from prophet_scheduler.engines.topology import ALL_REDUCE, Topology
-from prophet_scheduler.lab.cluster_config import ASYNCHRONOUS, FSDP2, Delay
+from prophet_scheduler.lab.cluster_config import ASYNCHRONOUS, FSDP2
 from prophet_scheduler.lab.config import Cell, Experiment
 from prophet_scheduler.lab.contenders import Contender
 from prophet_scheduler.lab.iterations import rests_from, rounded, times_of
@@ -323,7 +323,7 @@ def emulation(cell: Cell, *, simulated: bool) -> str:
         compute = "data and gradients real, compute lengthened by sleeping"
     engines = list(dict.fromkeys(policy.engine.words for policy in cell.policies))
     shaped = any(cell.cluster.bandwidth.rate(node) is not None for node in cell.cluster.nodes)
-    delayed = ", delayed by a relay" if cell.cluster.delay != Delay() else ""
+    delayed = ", delayed by a relay" if cell.cluster.delay else ""
     network = f"{'shaped veth' if shaped else 'veth'} on one machine{delayed}"
     return f"{', '.join(engines)} real; {compute}; network: {network}"
 

@@ -5,7 +5,7 @@ Rule of this file: turn results.json into text. results.py computes the numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -14,7 +14,7 @@ from prophet_scheduler.core.units import format_rate, format_size, format_time
 from prophet_scheduler.lab.faults import JobFault
 from prophet_scheduler.lab.iterations import basis, time_columns
 from prophet_scheduler.lab.records import CellResult, PolicyResult, Results
-from prophet_scheduler.lab.screen import titled_table
+from prophet_scheduler.lab.screen import table_of
 
 
 def describe_narrow_link(name: str | None) -> str:
@@ -38,9 +38,11 @@ def _words(key: str, value: Any) -> list[str]:
     if key == "bandwidth" and isinstance(value, list):
         return [" ".join(f"{format_rate(point['rate'])}@{point['at_s']:g}s" for point in value)]
     if key == "bandwidth":
-        return [_by_node(value, lambda rate: "not shaped" if rate is None else format_rate(rate))]
+        if not isinstance(value, Mapping):
+            return [_rate(value)]
+        return [" ".join(f"{node}={_rate(rate)}" for node, rate in value.items())]
     if key == "delay":
-        return [f"delay {_by_node(value, format_time)}"]
+        return [f"delay {format_time(value)}"]
     if key == "traffic":
         return [
             f"others' {format_rate(part['rate'])} at {part['node']} {part['from_s']:g}-{part['until_s']:g}s"
@@ -57,10 +59,8 @@ def _words(key: str, value: Any) -> list[str]:
     return [f"{key} {format_size(value) if is_size else value}"]
 
 
-def _by_node(value: Any, form: Callable[[Any], str]) -> str:
-    if isinstance(value, Mapping):
-        return " ".join(f"{node}={form(own)}" for node, own in value.items())
-    return form(value)
+def _rate(value: float | None) -> str:
+    return "not shaped" if value is None else format_rate(value)
 
 
 def basis_of(cells: Iterable[CellResult], at_rest: bool = False) -> str:
@@ -88,11 +88,10 @@ def _table(cell: CellResult) -> RenderableType:
     of = " (at the measured rate of unshaped links)" if cell.bound_is_measured else ""
     limits = "" if bound is None else f"\nlower bound {bound:.3f} s{of}, compute alone {cell.compute_s:.3f} s"
     title = f"{describe_setting(cell.setting)}; {describe_narrow_link(cell.narrow_link)}{limits}"
-    table = titled_table(title, cell.emulated)
-    table.padding = 0  # so that all columns fit into 80 characters
     headings, times = time_columns([policy.iteration_s for policy in cell.policies.values()])
     rows = [
         (
+            name,
             *(row if policy.time_s is not None else ["failed", *row[1:]]),
             "-" if policy.samples_per_s is None else f"{policy.samples_per_s:.0f}",
             "-" if name not in cell.ratios else f"{cell.ratios[name]:.2f}",
@@ -100,35 +99,20 @@ def _table(cell: CellResult) -> RenderableType:
         )
         for (name, policy), row in zip(cell.policies.items(), times, strict=True)
     ]
-    table.add_column("policy", overflow="fold")
-    for heading, *column in zip((*headings, "samples /s", "x stock", "x bound"), *rows, strict=True):
-        table.add_column(heading, justify="right", width=max(map(len, [*heading.split(), *column])))
-    for name, row in zip(cell.policies, rows, strict=True):
-        table.add_row(name, *row)
-    return table
+    # Without padding and with short lines, all columns fit into 80 characters.
+    narrow = [heading.replace(" ", "\n") for heading in ("policy", *headings, "samples /s", "x stock", "x bound")]
+    return table_of(narrow, rows, title, cell.emulated, padding=0)
 
 
-def _notes(policy: PolicyResult) -> list[str]:
-    notes = [] if policy.error is None else [policy.error]
-    if policy.ended_after_s is not None:
-        notes.append(f"it ended {policy.ended_after_s:.1f} s after the fault began")
-    if policy.narrow_link is not None:
-        notes.append(describe_narrow_link(policy.narrow_link))
-    if policy.accuracy is not None:
-        notes.append(f"accuracy {policy.accuracy:.1%}")
-    if policy.same_weights_as_stock is not None:
-        notes.append(f"final weights {'the same as' if policy.same_weights_as_stock else 'DIFFER from'} stock's")
-    if (kept := policy.convergence) is not None:
-        if kept.time_to_loss_s is not None:
-            notes.append(f"a loss of {kept.target_loss:g} after {kept.time_to_loss_s:.1f} s")
-        if kept.update_s is not None:
-            notes.append(f"{kept.update_s:.3f} s per applied update")
-        if kept.sent is not None:
-            late = "" if kept.greatest_delay is None else f", greatest delay {kept.greatest_delay}"
-            fates = f"{kept.sent} updates sent, {kept.dropped} dropped, {kept.uncoordinated} without a grant"
-            notes.append(fates + late)
-        if kept.applied_otherwise:
-            notes.append(f"{kept.applied_otherwise} workers sent more or fewer updates than the server has")
+def _notes(policy: PolicyResult) -> Iterator[str]:
+    """Yield the error, and what has no column, with its key in results.json."""
+    if policy.error is not None:
+        yield policy.error
+    for key in ("ended_after_s", "narrow_link", "accuracy", "same_weights_as_stock"):
+        if (value := getattr(policy, key)) is not None:
+            yield f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
+    if policy.convergence is not None:
+        losses = policy.convergence.model_dump(exclude={"curve", "times_to_loss_s"}, exclude_none=True)
+        yield ", ".join(f"{key} {value:.4g}" for key, value in losses.items())
     if policy.agent is not None and policy.agent.watchdog_releases:
-        notes.append(f"the watchdog released {policy.agent.watchdog_releases} transfers")
-    return notes
+        yield f"watchdog_releases {policy.agent.watchdog_releases}"

@@ -48,11 +48,6 @@ ERROR_MARKS = ("Error:", "Check failed", "what():")
 """Marks of an error in a log line: Python's, ps-lite's and MXNet's, and those of C++ exceptions."""
 
 
-HostFactory = Callable[[Cell], AbstractContextManager[Testbed]]
-Obstacle = Callable[[Contender], str | None]
-"""Function that returns, in one line, why a policy cannot start on this machine; None if it can."""
-
-
 @dataclass(frozen=True)
 class Edges:
     """Clock and sleep function of the runner, in seconds."""
@@ -74,62 +69,46 @@ class JobFailed(Exception):
 def run_experiment(
     experiment: Experiment,
     out: Path,
-    hosts: HostFactory,
+    hosts: Callable[[Cell], AbstractContextManager[Testbed]],
     listener: ProgressListener,
     edges: Edges | None = None,
-    obstacle: Obstacle = lambda policy: None,
+    obstacle: Callable[[Contender], str | None] = lambda policy: None,
 ) -> list[CellRuns]:
     """Run all policies of every cell `repeats` times; logs and records go under `out/runs`.
 
-    A policy with an obstacle does not start: the obstacle becomes the error of its runs, and the other policies run.
+    `obstacle` returns, in one line, why a policy cannot start on this machine; None if it can. An obstacle becomes the
+    error of the policy's runs, and the other policies run.
     """
     ports = itertools.count(FIRST_PORT)
-
-    def runs_of(cell: Cell, folder: Path) -> CellRuns:
+    done = []
+    for number, cell in enumerate(experiment.cells):
         with hosts(cell) as host:
 
-            def run(point: Cell, policy: Contender, repeat: int) -> Run:
-                listener.run_starts(point, policy, repeat)
-                place = folder / f"{policy.name}-repeat{repeat + 1}"
-                own, limit_s = _with_faults(policy, point), experiment.time_limit_s
-                job = JobRun(point, own, host, place, next(ports), limit_s, edges or Edges())
-                reason = obstacle(policy)
-                finished = job.run(listener.iterations) if reason is None else Run(place, error=reason)
-                listener.run_ends(finished.error)
-                return finished
+            def run(point: Cell, policy: Contender, repeat: int, folder: Path, host: Testbed = host) -> Run:
+                if (reason := obstacle(policy)) is not None:
+                    return Run(folder, error=reason)
+                place = host, folder, next(ports), experiment.time_limit_s, edges or Edges()
+                return JobRun(point, _with_faults(policy, point), *place).run(listener.iterations)
 
-            links = host.check()
-            round_trips = host.check_round_trips()
-            runs = run_repeats(cell, experiment.repeats, run)
-        return CellRuns(cell, links, runs, round_trips=round_trips)
-
-    return [runs_of(cell, out / "runs" / f"cell{number}") for number, cell in enumerate(experiment.cells)]
+            links, round_trips = host.check(), host.check_round_trips()
+            runs = run_repeats(cell, experiment.repeats, out / "runs" / f"cell{number}", listener, run)
+        done.append(CellRuns(cell, links, runs, round_trips=round_trips))
+    return done
 
 
-RunOnce = Callable[[Cell, Contender, int], Run]
-"""Function (cell, policy, repeat from 0) -> run."""
-
-
-def run_repeats(cell: Cell, repeats: int, run: RunOnce) -> dict[str, list[Run]]:
-    """Run all policies, interleaved."""
+def run_repeats(
+    cell: Cell, repeats: int, folder: Path, listener: ProgressListener, run: Callable[[Cell, Contender, int, Path], Run]
+) -> dict[str, list[Run]]:
+    """Run all policies, interleaved: `run(cell, policy, repeat from 0, the run's own folder)`."""
     runs: dict[str, list[Run]] = {policy.name: [] for policy in cell.policies}
     for repeat in range(repeats):
         for policy in cell.policies:
-            runs[policy.name].append(run(cell.of(policy), policy, repeat))
+            point = cell.of(policy)
+            listener.run_starts(point, policy, repeat)
+            finished = run(point, policy, repeat, folder / f"{policy.name}-repeat{repeat + 1}")
+            listener.run_ends(finished.error)
+            runs[policy.name].append(finished)
     return runs
-
-
-class Watch:
-    """Detector of a hang: `limit_s` seconds without progress. Pure; the time is passed in."""
-
-    def __init__(self, limit_s: float, now: float) -> None:
-        self._limit_s = limit_s
-        self._progress, self._since = -1, now
-
-    def hung(self, progress: int, now: float) -> bool:
-        if progress != self._progress:
-            self._progress, self._since = progress, now
-        return now - self._since >= self._limit_s
 
 
 @dataclass
@@ -254,7 +233,7 @@ class JobRun:
 
     def _wait(self, on_iterations: Callable[[int], None]) -> None:
         """Wait until every worker has exited with status 0. Raises JobFailed otherwise."""
-        watch = Watch(self.limit_s, self.edges.now())
+        progress, progressed_s = -1, self.edges.now()
         schedule = changes(self.cell.cluster, self._workers, self.host, self.kill, self.start)
         coming = next(schedule, None)
         trained_since: float | None = None
@@ -276,8 +255,10 @@ class JobRun:
             now = self.edges.now()
             finished = [self._finished(worker) for worker in self._workers]
             on_iterations(min(finished))
-            ended = sum(codes[worker] == 0 for worker in self._workers)
-            if watch.hung(sum(finished) + ended, now):
+            before, progress = progress, sum(finished) + sum(codes[worker] == 0 for worker in self._workers)
+            if progress != before:
+                progressed_s = now
+            elif now - progressed_s >= self.limit_s:
                 counts = ", ".join(f"{w} {n}" for w, n in zip(self._workers, finished, strict=True))
                 total = self.cell.job.iterations
                 hung = f"hung: nothing for {self.limit_s:g} s (iterations of {total} done: {counts})"

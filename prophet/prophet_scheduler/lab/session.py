@@ -126,7 +126,8 @@ def testbed_of(cluster: ClusterConfig, *, measured: bool = False) -> Testbed:
     cores = worker_cores(sorted(os.sched_getaffinity(0)), cluster.workers) if measured else {}
     specs = []
     for node in cluster.nodes:
-        link = cluster.bandwidth.rate(node), cores.get(node, ()), cluster.delay.of(node) or None
+        delay_s = (cluster.delay or None) if is_worker(node) else None
+        link = cluster.bandwidth.rate(node), cores.get(node, ()), delay_s
         specs.append(NodeSpec(node, *link, measured=measured and is_worker(node)))
     return Testbed(specs)
 

@@ -38,7 +38,7 @@ from prophet_scheduler.core.policy import Policy
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.core.units import format_size
 from prophet_scheduler.engines.ddp import BUCKET_CAP_MB
-from prophet_scheduler.engines.spec import PartitionSetting, is_worker, role_of
+from prophet_scheduler.engines.spec import PartitionSetting, is_worker
 from prophet_scheduler.engines.topology import ALL_REDUCE
 from prophet_scheduler.lab.cluster_config import ASYNCHRONOUS, FSDP2
 from prophet_scheduler.lab.config import Cell, Experiment
@@ -108,18 +108,15 @@ class Planned:
 
 def prepare_experiment(experiment: Experiment) -> list[list[list[Planned]]]:
     """Return a simulation for each cell, repeat and policy. Raises UserError if the config cannot be simulated."""
+
+    def planned(cell: Cell, policy: Contender, repeat: int) -> Planned:
+        # An experiment's ranks share one machine. prepare() raises the error for what the simulator does not support.
+        return prepared(cell, policy, repeat, replayed=True) or prepare(cell, policy, repeat)
+
     return [
-        [
-            [_planned(cell.of(policy), policy, repeat) for policy in cell.policies]
-            for repeat in range(experiment.repeats)
-        ]
+        [[planned(cell.of(policy), policy, repeat) for policy in cell.policies] for repeat in range(experiment.repeats)]
         for cell in experiment.cells
     ]
-
-
-def _planned(cell: Cell, policy: Contender, repeat: int) -> Planned:
-    # An experiment's ranks share one machine. prepare() raises the error for what the simulator does not support.
-    return prepared(cell, policy, repeat, replayed=True) or prepare(cell, policy, repeat)
 
 
 def simulate_experiment(
@@ -128,29 +125,24 @@ def simulate_experiment(
     """Simulate the runs from `prepare_experiment`; repeats differ only in the seed of the jitter. Records go under
     `out/runs`, as in `prophet run`.
     """
+    done = []
+    for number, (cell, ready) in enumerate(zip(experiment.cells, planned, strict=True)):
 
-    def runs_of(cell: Cell, ready: list[list[Planned]], cell_folder: Path) -> CellRuns:
-        def run(point: Cell, policy: Contender, repeat: int) -> Run:
-            listener.run_starts(point, policy, repeat)
-            simulation = ready[repeat][cell.policies.index(policy)]
-            folder = cell_folder / f"{policy.name}-repeat{repeat + 1}"
+        def run(point: Cell, policy: Contender, repeat: int, folder: Path, ready: list[list[Planned]] = ready) -> Run:
+            place = point.policies.index(policy)
             try:
-                done = run_planned(simulation, listener.iterations)
+                simulated = run_planned(ready[repeat][place], listener.iterations)
             except UserError as error:
-                finished = Run(folder, error=str(error))
-            else:
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir(parents=True)
-                save_record(done.record, folder / f"{WORKER}.{EVENTS_FILE}")
-                utilisation = processor_utilisation(done, point.job.warmup)
-                finished = replace(run_of(done, folder), processor_utilisation=utilisation)
-            listener.run_ends(finished.error)
-            return finished
+                return Run(folder, error=str(error))
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            save_record(simulated.record, folder / f"{WORKER}.{EVENTS_FILE}")
+            utilisation = processor_utilisation(simulated, point.job.warmup)
+            return replace(run_of(simulated, folder), processor_utilisation=utilisation)
 
-        return CellRuns(cell, {}, run_repeats(cell, experiment.repeats, run), simulated=True)
-
-    cells = enumerate(zip(experiment.cells, planned, strict=True))
-    return [runs_of(cell, ready, out / "runs" / f"cell{number}") for number, (cell, ready) in cells]
+        runs = run_repeats(cell, experiment.repeats, out / "runs" / f"cell{number}", listener, run)
+        done.append(CellRuns(cell, {}, runs, simulated=True))
+    return done
 
 
 def run_planned(planned: Planned, on_iterations: Callable[[int], None] = lambda done: None) -> SimulatedRun:
@@ -262,25 +254,12 @@ def _cluster(cell: Cell) -> Cluster:
         burst = float(config.burst)
     else:  # The testbed's token buckets grow with the rate; if rates differ, all links get the narrowest link's.
         burst = float(token_bucket(min(rates)).burst) if rates else 0.0
-    costs = Costs(
-        config.overhead_s,
-        config.latency_s + _path_delay_s(cell),
-        burst_bytes=burst,
-    )
+    ways = 2 if config.exchange in COLLECTIVES else 1  # the links with a delay between the two ends of a message
+    costs = Costs(config.overhead_s, config.latency_s + ways * cluster.delay, burst_bytes=burst)
     if config.exchange in COLLECTIVES:
         return _collective(config.exchange, cluster.workers, links, costs)
     exchange = Exchange.ASYNCHRONOUS if config.exchange == ASYNCHRONOUS else Exchange.SYNCHRONOUS
     return Cluster(cluster.workers, cluster.servers, links, costs, exchange)
-
-
-def _path_delay_s(cell: Cell) -> float:
-    """Configured delay in seconds between the two ends of a message, beyond that of the testbed's own wires."""
-    cluster = cell.cluster
-    far = "worker" if cell.simulator.exchange in COLLECTIVES else "server"
-    delays = [{cluster.delay.of(node) for node in cluster.nodes if role_of(node) == role} for role in ("worker", far)]
-    if any(len(of_role) > 1 for of_role in delays):
-        raise UserError("cluster.delay: the simulator has one delay for all workers and one for all servers")
-    return sum(map(min, delays))
 
 
 def _collective(name: str, workers: int, links: dict[str, RateSteps], costs: Costs) -> Cluster:

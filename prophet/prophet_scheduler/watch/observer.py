@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import socket
 import sys
@@ -17,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from prophet_scheduler import __version__
 from prophet_scheduler.core.settings import METRICS_PORT, PREFIX, RECORD, Settings
@@ -50,17 +51,6 @@ _here: Observer | None = None
 """Newest observer of this process."""
 
 
-class LastTurn(NamedTuple):
-    """State at the last turn, at `looked_s`: number of iterations so far, and predictions. `others_s` are the newest
-    iteration times according to events, for a front end that does not report the ends of iterations.
-    """
-
-    looked_s: float
-    iterations: int = 0
-    predicted: Predicted = Predicted()
-    others_s: Sequence[float] = ()
-
-
 class Observer:
     """Observer of one worker. None of its methods raises. For `all_reduce_ranks` and `arena`, see Meter.
 
@@ -86,7 +76,10 @@ class Observer:
         self._meter = Meter(all_reduce_ranks, arena)
         self._periods = Periods()
         self._began_s = clock()
-        self._last = LastTurn(self._began_s)
+        self._looked_s = self._began_s
+        self._iterations = 0
+        self._predicted = Predicted()
+        self._others_s: Sequence[float] = ()
         self._busy_s = 0.0
         self._writer: RecordWriter | None = None
         self._server: StatusServer | None = None
@@ -174,59 +167,51 @@ class Observer:
         if self._over:
             return
         before = time.thread_time()
+        predicted = predicted or Predicted()
         try:
-            self._turn(now, events, predicted or Predicted(), periods_s, profile)
+            ends_s = self._log.take_ends()
+            with self._looked:
+                moved = self._meter.turn(now, events)
+                self._periods.add(ends_s)
+                spread = self._periods.spread()
+                self._iterations += sum(not math.isnan(end_s) for end_s in ends_s)
+                self._others_s = periods_s.tolist() if periods_s is not None else ()
+                self._looked_s, self._predicted = now, predicted
+                self._looked.notify_all()
+            if self._writer is not None:
+                usual_s = spread.median_s if spread is not None else None
+                waited_s, agent = self._log.waited_s(), self._agent()
+                self._writer.turn(now, moved, ends_s, waited_s, agent, predicted, usual_s, profile)
+        except OSError as error:  # only the record writes
+            logger.warning("the record ends here: %s", error)
+            if self._writer is not None:
+                self._writer.give_up()
         except Exception as error:
             self._give_up(error)
         finally:
             self._busy_s += time.thread_time() - before
 
-    def _turn(
-        self,
-        now: float,
-        events: NDArray[Any],
-        predicted: Predicted,
-        periods_s: NDArray[Any] | None,
-        profile: Profile | None,
-    ) -> None:
-        ends_s = self._log.take_ends()
-        with self._looked:
-            moved = self._meter.turn(now, events)
-            self._periods.add(ends_s)
-            spread = self._periods.spread()
-            ended = self._last.iterations + sum(end_s == end_s for end_s in ends_s)  # NaN stands for a pause
-            self._last = LastTurn(now, ended, predicted, periods_s.tolist() if periods_s is not None else ())
-            self._looked.notify_all()
-        if self._writer is not None:
-            try:
-                usual_s = spread.median_s if spread is not None else None
-                waited_s, agent = self._log.waited_s(), self._agent()
-                self._writer.turn(now, moved, ends_s, waited_s, agent, predicted, usual_s, profile)
-            except OSError as error:
-                logger.warning("the record ends here: %s", error)
-                self._writer.give_up()
-
     def status(self) -> LiveStatus:
         """Return the status of the last turn, with the current wait and the agent's current status."""
         agent = self._agent()
         with self._looked:
-            now, last = self._clock(), self._last
+            now = self._clock()
             sent, received = self._meter.flows()
             wait = self._log.awaited()
             recut_s = agent.last_recut_s
             return LiveStatus(
                 worker=self._worker,
-                time_s=time.time() - (now - last.looked_s),
+                time_s=time.time() - (now - self._looked_s),
                 since_s=now - self._began_s,
-                iterations=last.iterations,
+                iterations=self._iterations,
                 agent=agent,
-                iteration=self._periods.spread() or spread_of(last.others_s),
+                iteration=self._periods.spread() or spread_of(self._others_s),
                 sent=sent,
                 received=received,
                 all_reduce=self._meter.all_reduces,
                 urgency=self._meter.urgency(),
                 forward_waits=self._forward_waits(wait, now) if wait is not None else None,
-                predicted=last.predicted,
+                predicted=self._predicted,
                 last_recut_ago_s=now - recut_s if recut_s is not None else None,
                 watch_cpu_s=self._busy_s,
             )
@@ -247,10 +232,10 @@ class Observer:
     def _asked(self, answer: Callable[[], str]) -> bytes:
         before = time.thread_time()
         asked_s = self._clock()
-        if asked_s - self._last.looked_s > FRESH_S:
+        if asked_s - self._looked_s > FRESH_S:
             self._wake()
             with self._looked:
-                self._looked.wait_for(lambda: self._last.looked_s >= asked_s, WAKE_LIMIT_S)
+                self._looked.wait_for(lambda: self._looked_s >= asked_s, WAKE_LIMIT_S)
         text = answer()
         self._busy_s += time.thread_time() - before
         return text.encode()

@@ -24,6 +24,8 @@ from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.watch.meter import MeterTurn
 from prophet_scheduler.watch.rows import (
     END_BYTES,
+    LEAST_LINE_S,
+    LINES_BEFORE_SELDOMER,
     MOST_RECORD_BYTES,
     MOST_TRANSFERS_A_LINE,
     MOST_WAITS_A_LINE,
@@ -35,9 +37,9 @@ from prophet_scheduler.watch.rows import (
     NetworkRow,
     PlanRow,
     ProfileRow,
+    Rarely,
     RatesRow,
     RecordRow,
-    Thinning,
     TransfersRow,
     WaitsRow,
 )
@@ -68,7 +70,7 @@ class RecordWriter:
         self._left = most_bytes - END_BYTES
         self._dropped = 0
         self._moments = Moments()
-        self._thinning = Thinning()
+        self._lines = Rarely(LEAST_LINE_S, LINES_BEFORE_SELDOMER)
         self._iterations = 0
         self._ends: list[float | None] = []
         self._sum = [0, 0, 0.0, 0.0]
@@ -108,7 +110,7 @@ class RecordWriter:
             self._ends += [None if end_s != end_s else round(end_s, DIGITS) for end_s in ends_s]
             if self._moments.due(now, another_cut, iteration_s) and len(moved.ended):
                 self._write(transfers_row(now, moved, agent.arena))
-            if self._thinning.due(now):
+            if self._lines.due(now):
                 self._summed_up(now, waited_s)
             self._file.flush()
 

@@ -183,6 +183,25 @@ RecordRow = (
 )
 
 
+class Rarely:
+    """Schedule that becomes rarer: the interval doubles after every `uses` uses, up to `most_s`."""
+
+    def __init__(self, every_s: float, uses: int, most_s: float = math.inf) -> None:
+        self._every_s, self._most_s = every_s, most_s
+        self._uses, self._left = uses, uses
+        self._next_s = -math.inf
+
+    def due(self, now: float, lasts_s: float = 0.0) -> bool:
+        """Return True if a use is due now, which takes `lasts_s`."""
+        if now < self._next_s:
+            return False
+        self._left -= 1
+        if self._left == 0:
+            self._left, self._every_s = self._uses, min(2 * self._every_s, self._most_s)
+        self._next_s = now + lasts_s + self._every_s
+        return True
+
+
 class Moments:
     """Moments in which transfers are written: often at first and after each change of the cut, then more rarely.
 
@@ -190,42 +209,21 @@ class Moments:
     """
 
     def __init__(self) -> None:
-        self._every_s = 0.0
-        self._next_s = -math.inf
         self._until_s = -math.inf
-        self._count = 0
+        self._schedule = self._anew()
 
     def due(self, now: float, changed: bool, iteration_s: float | None = None) -> bool:
         """Return True if this turn's transfers are due. `changed`: the cut changed since the last turn."""
         if changed:
-            self._every_s, self._count, self._next_s = min(self._every_s, 1.0), 0, now
+            self._schedule = self._anew()
         if now <= self._until_s:
             return True
-        if now < self._next_s:
+        lasts_s = min(max(LEAST_MOMENT_S, ITERATIONS_A_MOMENT * (iteration_s or 0.0)), MOST_MOMENT_S)
+        if not self._schedule.due(now, lasts_s):
             return False
-        self._count += 1
-        if self._count == MOMENTS_BEFORE_SELDOMER:
-            self._count = 0
-            self._every_s = min(max(2 * self._every_s, 1.0), MOST_BETWEEN_MOMENTS_S)
-        self._until_s = now + min(max(LEAST_MOMENT_S, ITERATIONS_A_MOMENT * (iteration_s or 0.0)), MOST_MOMENT_S)
-        self._next_s = self._until_s + self._every_s
+        self._until_s = now + lasts_s
         return True
 
-
-class Thinning:
-    """Schedule of the lines of rates, with more and more turns per line: a day's record has a few thousand lines."""
-
-    def __init__(self) -> None:
-        self._every_s = LEAST_LINE_S
-        self._lines = 0
-        self._next_s = -math.inf
-
-    def due(self, now: float) -> bool:
-        """Return True if a line is due now. Call it once a turn."""
-        if now < self._next_s:
-            return False
-        self._lines += 1
-        if self._lines == LINES_BEFORE_SELDOMER:
-            self._lines, self._every_s = 0, 2 * self._every_s
-        self._next_s = now + self._every_s
-        return True
+    @staticmethod
+    def _anew() -> Rarely:
+        return Rarely(1.0, MOMENTS_BEFORE_SELDOMER, MOST_BETWEEN_MOMENTS_S)

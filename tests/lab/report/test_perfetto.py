@@ -20,7 +20,7 @@ def traced(folder: Path, out: Path) -> list[dict[str, Any]]:
     return events
 
 
-def test_a_records_trace_has_every_iteration_and_transfer_at_its_time(tmp_path: Path) -> None:
+def test_trace_of_record(tmp_path: Path) -> None:
     write_job_record(tmp_path)
     events, chapters = traced(tmp_path, tmp_path / "trace.json"), story_of(tmp_path).chapters
     for pid, chapter in enumerate(chapters):
@@ -36,7 +36,7 @@ def test_a_records_trace_has_every_iteration_and_transfer_at_its_time(tmp_path: 
     assert "all-reduce, lane 1" in {event["args"]["name"] for event in events if event["name"] == "thread_name"}
 
 
-def test_of_an_experiment_transfers_that_overlap_have_lanes_of_their_own(tmp_path: Path) -> None:
+def test_trace_of_experiment_puts_overlapping_transfers_on_lanes(tmp_path: Path) -> None:
     write_experiment(tmp_path)
     spans = [event for event in traced(tmp_path, tmp_path / "trace.json") if event["ph"] == "X"]
     lanes = {(event["pid"], event["tid"]) for event in spans if event["tid"] > 1}
@@ -47,7 +47,7 @@ def test_of_an_experiment_transfers_that_overlap_have_lanes_of_their_own(tmp_pat
             assert before["ts"] + before["dur"] <= after["ts"] + 1e-3
 
 
-def test_a_place_that_cannot_be_is_one_line(tmp_path: Path) -> None:
+def test_unwritable_trace_is_one_line(tmp_path: Path) -> None:
     write_job_record(tmp_path)
     with pytest.raises(UserError, match="--perfetto"):
         write_trace(tmp_path, tmp_path)

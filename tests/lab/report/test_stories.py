@@ -25,7 +25,7 @@ from support.results import cell, policy
 BEGIN = BeginRow(WorkerName("train-1", 0, "ddp"), unix_s=5000.0, began_s=100.0, version="1")
 
 
-def test_a_record_is_told_worker_by_worker(tmp_path: Path) -> None:
+def test_story_of_record(tmp_path: Path) -> None:
     took_s = write_job_record(tmp_path)
     story = story_of(tmp_path)
     assert story.title == "train-29500" and [chapter.name for chapter in story.chapters] == ["worker 0", "worker 1"]
@@ -43,7 +43,7 @@ def test_a_record_is_told_worker_by_worker(tmp_path: Path) -> None:
     assert abs(second.laps[0].end_s - first.laps[0].end_s) == pytest.approx(0.0, abs=5.0), "on one clock"
 
 
-def test_a_line_cut_short_by_a_kill_is_passed_over_and_any_other_is_not(tmp_path: Path) -> None:
+def test_only_the_last_line_may_be_incomplete(tmp_path: Path) -> None:
     write_job_record(tmp_path, iterations=1)
     file = tmp_path / "worker0.jsonl"
     whole = file.read_bytes()
@@ -68,7 +68,7 @@ def test_a_line_cut_short_by_a_kill_is_passed_over_and_any_other_is_not(tmp_path
         read_rows(file)
 
 
-def test_a_prediction_counts_for_its_own_cut() -> None:
+def test_newest_prediction_of_each_cut() -> None:
     small, large = Cut.uniform(1 << 17).segments, Cut.uniform(1 << 20).segments
     rows: list[RecordRow] = [
         BEGIN,
@@ -81,13 +81,12 @@ def test_a_prediction_counts_for_its_own_cut() -> None:
     chapter = chapter_of(rows, zero=5100.0)
     assert [(cut.from_s, cut.segments, cut.predicted_s) for cut in chapter.cuts] == [
         (1.0, small, None),
-        (3.0, large, 0.804),
-        (5.0, large, 0.9),
-    ], "what is said right after a change is of the new cut, and later ones are predictions anew"
+        (3.0, large, 0.9),
+    ], "the newest prediction"
     assert chapter.stock_s == 1.6
 
 
-def test_laps_do_not_go_across_a_pause_and_many_are_told_by_their_number() -> None:
+def test_laps_from_pauses_and_counts() -> None:
     rows: list[RecordRow] = [
         BEGIN,
         IterationsRow(0, 2, (101.0, 102.0)),
@@ -99,7 +98,7 @@ def test_laps_do_not_go_across_a_pause_and_many_are_told_by_their_number() -> No
     assert [round(lap.period_s, 6) for lap in chapter.laps] == [1.0, 0.25, 0.25, 0.25, 0.25, 0.5]
 
 
-def test_the_first_iteration_under_a_cut_is_of_both() -> None:
+def test_iteration_across_a_new_cut_does_not_count() -> None:
     cuts = [CutInForce(0.0, (Segment(0, 4096),)), CutInForce(5.5, (Segment(0, 8192),), "", 0.5)]
     laps = [Lap(float(end), 1.0) for end in range(1, 6)] + [Lap(6.0 + n / 2, 0.5 if n else 1.0) for n in range(5)]
     before, after = Chapter("w", laps=laps, cuts=cuts).compared()
@@ -123,12 +122,12 @@ def test_events_of_a_task_become_one_transfer() -> None:
         [(1.0, 1, EventKind.ADD, 0), (1.5, 1, EventKind.START, 0), (9.0, 1, EventKind.FINISH, 50)],  # events were lost
     ],
 )
-def test_tasks_of_which_a_part_is_unknown_are_left_out(events: list[tuple[float, int, int, int]]) -> None:
+def test_incomplete_tasks_are_left_out(events: list[tuple[float, int, int, int]]) -> None:
     rows = [(time_s, gradient, 8, 0, QueueKind.PUSH, kind, gap) for time_s, gradient, kind, gap in events]
     assert pair_events(np.array(rows, EVENT_DTYPE)) == ()
 
 
-def test_an_experiment_is_told_policy_by_policy(tmp_path: Path) -> None:
+def test_story_of_experiment(tmp_path: Path) -> None:
     write_experiment(tmp_path)
     story = story_of(tmp_path)
     assert story.title == "small" and story.settings["job.kind"] == "replay"
@@ -140,18 +139,17 @@ def test_an_experiment_is_told_policy_by_policy(tmp_path: Path) -> None:
     assert all(0 <= transfer.start_s < 6 for transfer in moment.transfers)
     (row,) = prophet.compared()
     assert (row.from_s, row.predicted_s, row.measured_s) == (2.0, 0.95, None)
-    assert set(prophet.queued_s) == {"block at 0.00 MiB", "block at 0.01 MiB"}
     assert sum(row.sent_bytes for row in prophet.traffic) == 5 * 3 * 4096
     assert prophet.notes == ["a block size was refused: 128KiB: no names"]
 
 
-def test_an_experiment_without_its_runs_is_told_by_its_results(tmp_path: Path) -> None:
+def test_story_without_runs(tmp_path: Path) -> None:
     write_results(Results(schema=1, config={}, repeats=1, cells=[cell(prophet=policy())]), tmp_path / "results.json")
     story = story_of(tmp_path)
     assert story.chapters == [] and story.title == tmp_path.name
 
 
-def test_another_folder_is_one_line(tmp_path: Path) -> None:
+def test_other_folder_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has neither a results"):
         story_of(tmp_path)
     with pytest.raises(UserError, match="none: no such folder; give one that `prophet run` or PROPHET_RECORD has left"):

@@ -65,7 +65,7 @@ def checked(check: Callable[[], dict[str, float]]) -> dict[str, float]:
 # ----------------------------------------------------------------------------------------- without namespaces
 
 
-def test_bucket_holds_a_whole_packet_and_the_queue_stays_short() -> None:
+def test_token_bucket_sizes() -> None:
     for bandwidth_bps in (1e6, 100e6, 250e6, 1e9, 2e9):
         bucket = token_bucket(bandwidth_bps)
         assert bucket.rate * 8 == bandwidth_bps
@@ -95,7 +95,7 @@ def test_impossible_nodes_are_one_line(nodes: list[NodeSpec], line: str) -> None
         Testbed(nodes)
 
 
-def test_buffers_hold_what_a_long_wire_does() -> None:
+def test_buffers_fit_a_long_wire() -> None:
     assert tcp_buffer_bytes(0.0, 1e9) == 0, "Linux's own are enough"
     assert tcp_buffer_bytes(0.01, 1e6) == tcp_buffer_bytes(0.01, MAX_BANDWIDTH_BPS), "the rate may be raised later"
     buffers = launch.sysctls(tcp_buffer_bytes(0.0001, 1e6))
@@ -118,7 +118,7 @@ def test_unknown_node_is_one_line(tmp_path: Path) -> None:
             use()
 
 
-def test_check_refuses_what_is_off_by_more_than_the_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_refuses_wrong_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     testbed = Testbed([NodeSpec("worker0", 1e8), NodeSpec("server", None)])
     monkeypatch.setitem(testbed._shaped, "worker0", 1e8)
     rates = itertools.chain([99e6, 91e6], itertools.repeat(89e6))
@@ -128,7 +128,7 @@ def test_check_refuses_what_is_off_by_more_than_the_tolerance(monkeypatch: pytes
         testbed.check()
 
 
-def test_check_refuses_a_round_trip_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_refuses_wrong_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
     testbed = Testbed([NodeSpec("worker0", 1e8, delay_s=0.005), NodeSpec("server", None)])
     times = iter([0.0102, 0.0116, 0.0099, math.inf])
     monkeypatch.setattr(testbed, "_round_trip", lambda source, target: next(times))
@@ -139,7 +139,7 @@ def test_check_refuses_a_round_trip_that_is_off(monkeypatch: pytest.MonkeyPatch)
             testbed.check_round_trips()
 
 
-def test_check_measures_what_is_not_shaped_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_measures_unshaped_link(monkeypatch: pytest.MonkeyPatch) -> None:
     """results.json has no place for a rate of 0 or a round trip without an end."""
     testbed = Testbed([NodeSpec("worker0", None, measured=True), NodeSpec("server", None)])
     monkeypatch.setattr(testbed, "measure", lambda source, target, seconds: 20e9)
@@ -171,7 +171,7 @@ class Stuck:
         return -9
 
 
-def test_what_comes_to_no_end_measured_nothing_and_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stuck_measurement_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     testbed = Testbed([NodeSpec("worker0", None, measured=True)])
     started: list[Stuck] = []
 
@@ -187,7 +187,7 @@ def test_what_comes_to_no_end_measured_nothing_and_is_ended(monkeypatch: pytest.
     assert len(started) == 4 and all(program.killed for program in started)
 
 
-def test_a_relay_that_is_not_compiled_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_relay_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = tmp_path / "launch.py"
     alone.write_text(namespaces.LAUNCHER.read_text())
     monkeypatch.setattr(namespaces, "LAUNCHER", alone)
@@ -207,7 +207,7 @@ def test_missing_iproute2_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 @pytest.mark.netns
 @pytest.mark.parametrize("bandwidth_bps", [100e6, 250e6, 1e9])
-def test_rate_is_what_was_asked_for_both_ways(three_nodes: Testbed, bandwidth_bps: float) -> None:
+def test_rate_is_right_both_ways(three_nodes: Testbed, bandwidth_bps: float) -> None:
     three_nodes.set_bandwidth("worker0", bandwidth_bps)
     for source, target in (("worker0", "server"), ("server", "worker0")):
         achieved = rate_of(three_nodes, source, target, bandwidth_bps)
@@ -215,7 +215,7 @@ def test_rate_is_what_was_asked_for_both_ways(three_nodes: Testbed, bandwidth_bp
 
 
 @pytest.mark.netns
-def test_each_node_has_its_own_rate_and_may_lose_it(three_nodes: Testbed) -> None:
+def test_each_node_has_its_own_rate(three_nodes: Testbed) -> None:
     three_nodes.set_bandwidth("worker0", 100e6)
     assert rate_of(three_nodes, "worker1", "worker0", 100e6) == pytest.approx(100e6, rel=TOLERANCE)
     three_nodes.set_bandwidth("worker0", None)
@@ -231,7 +231,7 @@ def test_each_node_has_its_own_rate_and_may_lose_it(three_nodes: Testbed) -> Non
 
 @pytest.mark.netns
 @pytest.mark.parametrize("delay_s", [0.0, 0.001, 0.02])
-def test_a_frame_is_under_way_as_long_as_was_asked_for_and_the_rate_stays(delay_s: float) -> None:
+def test_delay_is_right_and_keeps_the_rate(delay_s: float) -> None:
     nodes = [NodeSpec("worker0", 250e6, delay_s=delay_s), NodeSpec("server", None)]
     with network(nodes) as testbed:
         trip_s = checked(testbed.check_round_trips)["worker0"]
@@ -243,14 +243,14 @@ def test_a_frame_is_under_way_as_long_as_was_asked_for_and_the_rate_stays(delay_
 
 
 @pytest.mark.netns
-def test_a_long_wire_carries_a_gigabit() -> None:
+def test_long_wire_carries_a_gigabit() -> None:
     nodes = [NodeSpec("worker0", 1e9, delay_s=0.01), NodeSpec("worker1", 1e9, delay_s=0.01)]
     with network(nodes) as testbed:
         assert rate_of(testbed, "worker0", "worker1", 1e9, 3.0) == pytest.approx(1e9, rel=TOLERANCE)
 
 
 @pytest.mark.netns
-def test_a_relay_outlives_the_programs_and_one_that_ends_is_named(tmp_path: Path) -> None:
+def test_relay_outlives_programs(tmp_path: Path) -> None:
     nodes = [NodeSpec("worker0", 250e6, delay_s=0.002), NodeSpec("server", None)]
     with network(nodes) as testbed:
         testbed.popen("worker0", ["sleep", "1000"], env={"PATH": os.environ["PATH"]}, log=tmp_path / "log")
@@ -265,7 +265,7 @@ def test_a_relay_outlives_the_programs_and_one_that_ends_is_named(tmp_path: Path
 
 
 @pytest.mark.netns
-def test_traffic_of_others_takes_its_part_both_ways_until_it_ends() -> None:
+def test_traffic_takes_its_share() -> None:
     with network([NodeSpec("worker0", 300e6), NodeSpec("server", None)]) as testbed:
         testbed.set_traffic("worker0", 100e6)
         for source, target in (("worker0", "server"), ("server", "worker0")):
@@ -280,7 +280,7 @@ def test_traffic_of_others_takes_its_part_both_ways_until_it_ends() -> None:
 
 @pytest.mark.netns
 @pytest.mark.parametrize("delay_s", [None, 0.001])
-def test_nothing_passes_a_link_that_is_down(delay_s: float | None, tmp_path: Path) -> None:
+def test_link_that_is_down(delay_s: float | None, tmp_path: Path) -> None:
     with network([NodeSpec("worker0", 300e6, delay_s=delay_s), NodeSpec("server", None)]) as testbed:
 
         def answer(limit_s: float) -> str:
@@ -299,7 +299,7 @@ def test_nothing_passes_a_link_that_is_down(delay_s: float | None, tmp_path: Pat
 
 
 @pytest.mark.netns
-def test_a_signal_reaches_the_programs_of_its_node_alone(three_nodes: Testbed, tmp_path: Path) -> None:
+def test_signal_reaches_programs_of_one_node(three_nodes: Testbed, tmp_path: Path) -> None:
     environ = {"PATH": os.environ["PATH"]}
     script = ["sh", "-c", "sleep 1000 & echo ready; wait"]  # ready when there is nobody any more who is yet to come
     first, other = (
@@ -325,7 +325,7 @@ def test_a_signal_reaches_the_programs_of_its_node_alone(three_nodes: Testbed, t
 
 
 @pytest.mark.netns
-def test_program_gets_its_environment_folder_and_network(three_nodes: Testbed, tmp_path: Path) -> None:
+def test_program_gets_environment_folder_and_network(three_nodes: Testbed, tmp_path: Path) -> None:
     log = tmp_path / "log"
     script = ["sh", "-c", "pwd; env; ip -o -4 addr; echo complaint >&2; exit 3"]
     process = three_nodes.popen("worker1", script, env={"PATH": os.environ["PATH"], "A": "1"}, log=log, cwd=tmp_path)
@@ -337,7 +337,7 @@ def test_program_gets_its_environment_folder_and_network(three_nodes: Testbed, t
 
 
 @pytest.mark.netns
-def test_program_runs_on_its_nodes_cores(tmp_path: Path) -> None:
+def test_program_runs_on_cores_of_its_node(tmp_path: Path) -> None:
     mine = sorted(os.sched_getaffinity(0))
     nodes = [NodeSpec("worker0", None, (mine[-1],)), NodeSpec("server", None)]
     script = "grep Cpus_allowed_list /proc/self/status | cut -f 2"
@@ -348,7 +348,7 @@ def test_program_runs_on_its_nodes_cores(tmp_path: Path) -> None:
 
 
 @pytest.mark.netns
-def test_program_that_cannot_start_says_so_in_its_log(three_nodes: Testbed, tmp_path: Path) -> None:
+def test_program_that_cannot_start(three_nodes: Testbed, tmp_path: Path) -> None:
     process = three_nodes.popen("server", ["/no/such/program"], env={}, log=tmp_path / "log")
     assert process.wait(timeout=LIMIT_S) == 1
     assert (tmp_path / "log").read_text().count("\n") == 1
@@ -356,7 +356,7 @@ def test_program_that_cannot_start_says_so_in_its_log(three_nodes: Testbed, tmp_
 
 
 @pytest.mark.netns
-def test_shared_memory_is_private_to_each_program(three_nodes: Testbed, tmp_path: Path) -> None:
+def test_shared_memory_is_private(three_nodes: Testbed, tmp_path: Path) -> None:
     outside = set(Path("/dev/shm").iterdir())
     script = "ls -A /dev/shm; echo there > /dev/shm/testbed; cat /dev/shm/testbed"
     for node in ("worker0", "worker0", "worker1"):
@@ -365,7 +365,7 @@ def test_shared_memory_is_private_to_each_program(three_nodes: Testbed, tmp_path
 
 
 @pytest.mark.netns
-def test_terminate_all_leaves_the_nodes_and_nothing_in_them(three_nodes: Testbed, tmp_path: Path) -> None:
+def test_terminate_all_leaves_empty_nodes(three_nodes: Testbed, tmp_path: Path) -> None:
     # The second ignores SIGTERM in a group of its own, and its parent is gone.
     script = "sleep 1000 & setsid sh -c 'trap \"\" TERM; echo ready; sleep 1000; sleep 1000' & exit 0"
     parent = three_nodes.popen("worker1", ["sh", "-c", script], env={"PATH": os.environ["PATH"]}, log=tmp_path / "log")
@@ -406,7 +406,7 @@ def harness(how: str, log: Path, *before: str) -> subprocess.Popen[str]:
 @pytest.mark.netns
 @pytest.mark.usefixtures("three_nodes")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_nothing_is_left_of_a_harness_that_is_killed(tmp_path: Path, number: signal.Signals) -> None:
+def test_killed_harness_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     names = {path.name for path in Path("/sys/class/net").iterdir()}
     killed = harness("wait", tmp_path / "log")
     assert killed.stdout
@@ -422,7 +422,7 @@ def test_nothing_is_left_of_a_harness_that_is_killed(tmp_path: Path, number: sig
 
 @pytest.mark.netns
 @pytest.mark.usefixtures("three_nodes")
-def test_nothing_is_left_after_an_error(tmp_path: Path) -> None:
+def test_error_leaves_nothing(tmp_path: Path) -> None:
     failed = harness("error", tmp_path / "log")
     output, errors = failed.communicate(timeout=LIMIT_S)
     assert "a bug in the harness" in errors
@@ -430,7 +430,7 @@ def test_nothing_is_left_after_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.netns
-def test_an_ordinary_user_gets_a_testbed_in_a_user_namespace(tmp_path: Path) -> None:
+def test_ordinary_user_gets_a_testbed(tmp_path: Path) -> None:
     # Root becomes an ordinary user of this test's own making, who may read what root may.
     before = ["unshare", "--user", "--map-user=1000", "--map-group=1000"] if os.geteuid() == 0 else []
     allowed = subprocess.run([*before, "unshare", "--user", "--map-root-user", "--net", "true"], capture_output=True)
@@ -443,7 +443,7 @@ def test_an_ordinary_user_gets_a_testbed_in_a_user_namespace(tmp_path: Path) -> 
     assert rates == [pytest.approx(100e6, rel=TOLERANCE)] * 2
 
 
-def test_a_machine_without_namespaces_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_without_namespaces_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = [sys.executable, "-c", "import sys; sys.exit('unshare: Operation not permitted')"]
     monkeypatch.setattr("prophet_scheduler.lab.testbed.namespaces.launcher", lambda *arguments: refused)
     monkeypatch.setattr(testbed_module, "launcher", lambda *arguments: refused)

@@ -76,23 +76,22 @@ def test_gradients_of_workers_differ() -> None:
     assert first_gradient(1) == first_gradient(1) != first_gradient(2)
 
 
-@pytest.mark.parametrize("kind", ["mlp", "cnn"])
-def test_the_digits_networks_are_those_of_pytorch(kind: str) -> None:
+def test_the_digits_network_is_that_of_pytorch() -> None:
     pytest.importorskip("sklearn")
     pytest.importorskip("torch")
     from prophet_scheduler.lab.jobs.pytorch.digits import make_model
 
-    network = make_network(kind)
+    network = make_network()
     network.initialize(mx.init.Xavier())
     sizes = [parameter.data().size for parameter in ordered_parameters(network)]
-    assert sizes == [parameter.numel() for parameter in make_model(kind).parameters()]
+    assert sizes == [parameter.numel() for parameter in make_model().parameters()]
     data = digits()
     assert network(mx.nd.array(data.images[:5])).shape == (5, 10)
     assert 0 <= accuracy(network, mx.nd.array(data.test_images), mx.nd.array(data.test_labels)) < 0.5
 
 
 def test_the_digest_is_of_values_by_place() -> None:
-    networks = [make_network("mlp") for _ in range(2)]
+    networks = [make_network() for _ in range(2)]
     for network in networks:
         mx.random.seed(3)
         network.initialize(mx.init.Xavier(), force_reinit=True)

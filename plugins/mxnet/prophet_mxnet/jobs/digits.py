@@ -15,27 +15,17 @@ from prophet_scheduler.lab.jobs.common import begin
 from prophet_scheduler.lab.jobs.datasets import batches, digits
 
 
-def make_network(kind: str) -> mx.gluon.HybridBlock:
-    """Return `mlp` (4.5 MB) or `cnn` (4.7 MB), for batches of 8x8 images of shape [n, 1, 8, 8]; not yet initialised.
+def make_network() -> mx.gluon.HybridBlock:
+    """Return a perceptron (4.5 MB) for batches of 8x8 images of shape [n, 1, 8, 8]; not yet initialised.
 
     All shapes are given, since a trainer needs them before the first batch.
     """
     network = nn.HybridSequential()
-    if kind == "cnn":
-        network.add(
-            nn.Conv2D(32, 3, padding=1, activation="relu", in_channels=1),
-            nn.Conv2D(64, 3, padding=1, activation="relu", in_channels=32),
-            nn.MaxPool2D(2),
-            nn.Dense(1024, activation="relu", in_units=64 * 4 * 4),
-            nn.Dense(100, activation="relu", in_units=1024),
-            nn.Dense(10, in_units=100),
-        )
-    else:
-        network.add(
-            nn.Dense(1024, activation="relu", in_units=64),
-            nn.Dense(1024, activation="relu", in_units=1024),
-            nn.Dense(10, in_units=1024),
-        )
+    network.add(
+        nn.Dense(1024, activation="relu", in_units=64),
+        nn.Dense(1024, activation="relu", in_units=1024),
+        nn.Dense(10, in_units=1024),
+    )
     return network
 
 
@@ -50,7 +40,7 @@ def main() -> None:
     data = digits(exchange.rank, exchange.size)
     images, labels = mx.nd.array(data.images), mx.nd.array(data.labels)
     mx.random.seed(spec.seed)
-    network = make_network(spec.model)
+    network = make_network()
     network.initialize(mx.init.Xavier())
     network.hybridize()
     chosen = map(mx.nd.array, batches(len(data.images), spec.batch_size, spec.seed + exchange.rank))

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import pkgutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,32 +26,16 @@ from prophet_scheduler.lab.jobs.record import Convergence, Mark, WorkerRecord, p
 def begin(description: str | None) -> tuple[Any, Recorder, Any]:
     """Parse the command line; return the job (job_config.py), the recorder of its result, and what moves its gradients.
 
-    The exchange implements the protocol of engines/exchange.py for the script's framework. On a mistake, print one line
-    and exit with status 2.
+    The exchange implements the protocol of engines/exchange.py for the script's framework.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--spec", type=Path, required=True, help="JSON: what to train")
     parser.add_argument("--out", type=Path, required=True, help="JSON: where the result goes")
-    parser.add_argument(
-        "--exchange", type=_exchange, required=True, help="what moves the gradients, package.module:name"
-    )
+    parser.add_argument("--exchange", required=True, help="what moves the gradients, package.module:name")
     options = parser.parse_args()
-    try:
-        job = JOB.validate_json(options.spec.read_bytes())
-    except (OSError, ValueError) as error:
-        parser.error(f"argument --spec: {options.spec}: {error}")
+    job = JOB.validate_json(options.spec.read_bytes())
     compression = {} if job.compression == "none" else {"compression": job.compression}
-    return job, Recorder(options.out), options.exchange(**compression)
-
-
-def _exchange(path: str) -> Callable[[], Any]:
-    try:
-        exchange: Callable[[], Any] = pkgutil.resolve_name(path)
-        if not callable(exchange):
-            raise ValueError("it is a module")
-    except (ImportError, AttributeError, ValueError) as error:
-        raise argparse.ArgumentTypeError(f"{path!r} cannot be loaded ({error}); write package.module:name") from None
-    return exchange
+    return job, Recorder(options.out), pkgutil.resolve_name(options.exchange)(**compression)
 
 
 class Recorder:

@@ -68,17 +68,6 @@ def _coloured(chapters: Sequence[Chapter], has: Callable[[Chapter], Any]) -> lis
     return [(COLOURS[place % len(COLOURS)], chapter) for place, chapter in enumerate(chapters) if has(chapter)]
 
 
-def _bars(figure: Figure, name: str, rows: Mapping[str, float], colour: Any, hover: str, **more: Any) -> None:
-    """Add a horizontal bar for each of `rows`."""
-    look = {"orientation": "h", "marker": {"color": colour}, "hovertemplate": hover, **more}
-    figure.add_bar(y=list(rows), x=list(rows.values()), name=name, **look)
-
-
-def _line(figure: Figure, name: str, x: Sequence[float], y: Sequence[float], hover: str, **more: Any) -> None:
-    """Add a line; `more` are further options of plotly."""
-    figure.add_scatter(x=x, y=y, name=name, hovertemplate=hover, **{"mode": "lines", **more})
-
-
 def iteration_chart(chapters: Sequence[Chapter]) -> Figure | None:
     """Draw each iteration's time over the run; dotted lines mark changes of the first chapter's cut."""
     shown = _coloured(chapters, lambda chapter: chapter.laps)
@@ -89,7 +78,8 @@ def iteration_chart(chapters: Sequence[Chapter]) -> Figure | None:
         ends_s = [round(lap.end_s, 4) for lap in chapter.laps]
         periods_ms = [round(lap.period_s * 1e3, 3) for lap in chapter.laps]
         look = {"mode": "lines+markers", "marker": {"size": 3}, "line": {"width": 1, "color": colour}}
-        _line(figure, chapter.name, ends_s, periods_ms, "%{y:.4g} ms, ended at %{x:.2f} s", **look)
+        hover = "%{y:.4g} ms, ended at %{x:.2f} s"
+        figure.add_scatter(x=ends_s, y=periods_ms, name=chapter.name, hovertemplate=hover, **look)
     for cut in chapters[0].cuts[1:]:
         figure.add_vline(x=cut.from_s, line={"width": 1, "dash": "dot", "color": WAITING})
     return figure
@@ -103,8 +93,9 @@ def policy_chart(cell: CellResult) -> Figure:
     figure = _figure(title, height=120 + 34 * len(times_s), x_axis=TO_ZERO, y_axis=DOWNWARDS, showlegend=False)
     colours = [PUSH if name.endswith("prophet") else "#9aa3b2" for name in times_s]
     texts = [f"{time_s:.3f} s{ratios[name]}" for name, time_s in times_s.items()]
-    inside = {"textposition": "inside", "insidetextanchor": "start", "constraintext": "none"}
-    _bars(figure, "", times_s, colours, "%{y}: %{x:.4f} s", text=texts, **inside)
+    look = {"textposition": "inside", "insidetextanchor": "start", "constraintext": "none"}
+    look |= {"orientation": "h", "hovertemplate": "%{y}: %{x:.4f} s", "name": ""}
+    figure.add_bar(y=list(times_s), x=list(times_s.values()), text=texts, marker={"color": colours}, **look)
     if cell.lower_bound_s is not None:
         figure.add_vline(x=cell.lower_bound_s, line={"width": 1, "dash": "dash", "color": WAITING})
     return figure
@@ -134,8 +125,9 @@ def transfer_chart(chapter: Chapter, moment: Moment) -> Figure:
             y += [rows[each.gradient], rows[each.gradient], None]
             texts += [f"{label}: waited {waited_ms:.1f} ms, took {took_ms:.1f} ms"] * 2 + [None]
         if x:
+            look = {"mode": "lines", "line": {"width": width, "color": shade}}
             hover = "%{text}<extra>" + name + "</extra>"
-            _line(figure, name, x, y, hover, text=texts, line={"width": width, "color": shade})
+            figure.add_scatter(x=x, y=y, text=texts, name=name, hovertemplate=hover, **look)
 
     add(transfers, "ready, not sent", WAITING, 1.5, lambda each: (each.added_s, each.start_s))
     push = "all-reduce" if chapter.all_reduce else "push"
@@ -148,19 +140,20 @@ def transfer_chart(chapter: Chapter, moment: Moment) -> Figure:
     return figure
 
 
-def wait_chart(chapters: Sequence[Chapter], field: str, title: str) -> Figure | None:
-    """Draw the longest waits, by gradient; `field` is `waited_s` (by the program) or `queued_s` (for the wire)."""
-    shown = _coloured(chapters, lambda chapter: getattr(chapter, field))
+def wait_chart(chapters: Sequence[Chapter]) -> Figure | None:
+    """Draw the gradients that the program waited longest for."""
+    shown = _coloured(chapters, lambda chapter: chapter.waited_s)
     if not shown:
         return None
-    waits: list[Mapping[str, float]] = [getattr(chapter, field) for _, chapter in shown]
+    waits = [chapter.waited_s for _, chapter in shown]
     worst = {name: max(each.get(name, 0.0) for each in waits) for each in waits for name in each}
     names = sorted(worst, key=lambda name: -worst[name])[:MOST_NAMES]
     height = 140 + 20 * len(names) * min(3, len(shown))
-    figure = _figure(title, height=height, y_axis=DOWNWARDS, barmode="group")
+    figure = _figure("ms of an iteration", height=height, y_axis=DOWNWARDS, barmode="group")
     for (colour, chapter), own in zip(shown, waits, strict=True):
-        rows = {name: own.get(name, 0.0) * 1e3 for name in names}
-        _bars(figure, chapter.name, rows, colour, "%{y}: %{x:.4g} ms")
+        waited_ms = [own.get(name, 0.0) * 1e3 for name in names]
+        look = {"orientation": "h", "hovertemplate": "%{y}: %{x:.4g} ms", "marker": {"color": colour}}
+        figure.add_bar(y=names, x=waited_ms, name=chapter.name, **look)
     return figure
 
 
@@ -179,26 +172,14 @@ def rate_chart(chapters: Sequence[Chapter]) -> Figure | None:
             ways.append(("received", "dash", [row.received_bytes for row in chapter.traffic]))
         for name, dash, moved in ways:
             rates = [size * 8e-6 / length for size, length in zip(moved, lengths, strict=True)]
-            look = {"line": {"width": 1.5, "dash": dash, "color": colour}}
-            _line(figure, f"{chapter.name}, {name}", times, rates, "%{y:.4g} Mbit/s at %{x:.2f} s", **look)
+            look = {"mode": "lines", "line": {"width": 1.5, "dash": dash, "color": colour}}
+            hover = "%{y:.4g} Mbit/s at %{x:.2f} s"
+            figure.add_scatter(x=times, y=rates, name=f"{chapter.name}, {name}", hovertemplate=hover, **look)
         if chapter.networks:
             rates = [network.bandwidth * 8e-6 for _, network in chapter.networks]
             times = [*(time_s for time_s, _ in chapter.networks), chapter.traffic[-1].until_s]
-            look = {"line": {"shape": "hv", "dash": "dot", "width": 1, "color": colour}, "marker": {"size": 4}}
+            look = {"mode": "lines+markers", "marker": {"size": 4}}
+            look |= {"line": {"shape": "hv", "dash": "dot", "width": 1, "color": colour}}
             name, hover = f"{chapter.name}, link as measured", "link: %{y:.4g} Mbit/s from %{x:.2f} s"
-            _line(figure, name, times, [*rates, rates[-1]], hover, mode="lines+markers", **look)
-    return figure
-
-
-def busy_chart(chapters: Sequence[Chapter]) -> Figure | None:
-    """Draw the share of time with a transfer in flight."""
-    shown = _coloured(chapters, lambda chapter: any(row.sending_s or row.receiving_s for row in chapter.traffic))
-    if not shown:
-        return None
-    figure = _figure(SECONDS, "% of the time", 240, y_axis={"range": [0, 103]})
-    for colour, chapter in shown:
-        rows = [row for row in chapter.traffic if row.until_s > row.from_s]
-        times = [(row.from_s + row.until_s) / 2 for row in rows]
-        shares = [100 * min(1.0, row.sending_s / (row.until_s - row.from_s)) for row in rows]
-        _line(figure, chapter.name, times, shares, "%{y:.0f}% at %{x:.2f} s", line={"width": 1.5, "color": colour})
+            figure.add_scatter(x=times, y=[*rates, rates[-1]], name=name, hovertemplate=hover, **look)
     return figure

@@ -40,10 +40,6 @@ MOST_UNIX_S = 1 << 35
 """Maximum Unix time, in the year 3058."""
 NEXT_S = 0.01
 """Maximum gap between two lines of transfers in one moment."""
-MEASURED_S = 2.0
-"""Time after the start of a cut during which it cannot have been measured yet."""
-ANOTHER = 0.01
-"""Relative change above which a prediction counts as new."""
 
 
 def read_rows(path: Path) -> list[RecordRow]:
@@ -127,9 +123,8 @@ def chapter_of(rows: Sequence[RecordRow], zero: float) -> Chapter:
             stock_s = stock_s if row.stock_s is None else row.stock_s
             if row.predicted_s is not None:
                 predicted_s[row.cut] = row.predicted_s
-                _add_prediction(cuts, row.cut, row.predicted_s, row.time_s + shift)
         elif isinstance(row, CutRow):
-            cuts.append(CutInForce(row.time_s + shift, row.segments, row.reason, predicted_s.get(row.segments)))
+            cuts.append(CutInForce(row.time_s + shift, row.segments, row.reason))
         elif isinstance(row, WaitsRow):
             for name, seconds in {**row.waited_s, "all others": row.others_s}.items():
                 waited_s[name] = waited_s.get(name, 0.0) + seconds
@@ -151,7 +146,7 @@ def chapter_of(rows: Sequence[RecordRow], zero: float) -> Chapter:
         name=f"worker {begin.worker.rank}",
         laps=laps,
         moments=moments,
-        cuts=cuts,
+        cuts=[replace(cut, predicted_s=predicted_s.get(cut.segments)) for cut in cuts],
         traffic=[replace(row, from_s=row.from_s + shift, until_s=row.until_s + shift) for row in rates],
         networks=[(row.time_s + shift, row.network) for row in rows if isinstance(row, NetworkRow)],
         waited_s={name: seconds / max(1, len(laps)) for name, seconds in waited_s.items() if seconds > 0},
@@ -176,16 +171,6 @@ def _add_laps(laps: list[Lap], row: IterationsRow, shift: float, last_s: float |
             laps.append(Lap(end_s, end_s - last_s))
         last_s = end_s
     return last_s
-
-
-def _add_prediction(cuts: list[CutInForce], cut: tuple[Segment, ...], predicted_s: float, time_s: float) -> None:
-    if not cuts or cuts[-1].segments != cut:
-        return
-    present = cuts[-1]
-    if present.predicted_s is None or time_s - present.from_s < MEASURED_S:
-        cuts[-1] = replace(present, predicted_s=predicted_s)
-    elif abs(predicted_s - present.predicted_s) > ANOTHER * present.predicted_s:
-        cuts.append(CutInForce(time_s, cut, "new prediction", predicted_s))
 
 
 def _add_moment(moments: list[Moment], row: TransfersRow, shift: float) -> None:

@@ -11,13 +11,12 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from numpy.typing import NDArray
 
 from prophet_scheduler.core.event_record import load_events
-from prophet_scheduler.core.events import QueueKind, name_of
+from prophet_scheduler.core.events import QueueKind
 from prophet_scheduler.core.transfer import Transfer
 from prophet_scheduler.lab.jobs.record import Mark
 from prophet_scheduler.lab.records import RESULTS_FILE, CellResult, read_results, read_status, read_worker
@@ -76,12 +75,6 @@ def _chapter(label: str, run: Path, cell: CellResult, policy: str) -> Chapter:
     since_s = 0.0 if status.last_recut_s is None else max(0.0, status.last_recut_s - zero)  # earlier cuts are unknown
     # Engines that use collectives have only pushes.
     all_reduce = not any(transfer.queue is QueueKind.PULL for transfer in transfers)
-    rests_s = max(zero + since_s, worker.marks[len(worker.marks) // 2].start)
-    waits_s: dict[int, list[float]] = {}
-    for each in transfers:
-        if each.queue is QueueKind.PUSH and each.added_s >= rests_s:
-            waits_s.setdefault(each.gradient, []).append(each.start_s - each.added_s)
-    queued_s = {name_of(gradient, status.arena): median(waits_s[gradient]) for gradient in sorted(waits_s)}
     return Chapter(
         label,
         laps,
@@ -89,7 +82,6 @@ def _chapter(label: str, run: Path, cell: CellResult, policy: str) -> Chapter:
         cuts=[CutInForce(since_s, status.cut, status.recut_reason, status.recut_predicted_s)] if status.cut else [],
         traffic=list(_traffic(transfers, zero, all_reduce)),
         networks=networks,
-        queued_s=queued_s,
         arena=status.arena,
         all_reduce=all_reduce,
         arms=status.arms,

@@ -36,10 +36,9 @@ class Lap:
 
 @dataclass(frozen=True)
 class CutInForce:
-    """Cut used from `from_s` on. `predicted_s` is the predicted iteration time under it, None without a prediction;
-    `measured_s` is the mean of `count` iterations, None if there were too few.
+    """Cut used from `from_s` on. `predicted_s` is the newest prediction of an iteration's time, None without one.
 
-    A cut appears again when more learning changed its prediction.
+    `measured_s` is the mean of `count` iterations, None if there were too few.
     """
 
     from_s: float
@@ -58,8 +57,9 @@ class CutInForce:
     @property
     def error(self) -> float | None:
         """Error of the prediction as a share of the measured time; None if either is missing."""
-        known = self.measured_s is not None and self.predicted_s is not None
-        return self.predicted_s / self.measured_s - 1 if known else None  # type: ignore[operator]
+        if self.measured_s is None or self.predicted_s is None:
+            return None
+        return self.predicted_s / self.measured_s - 1
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,7 @@ class Chapter:
     """One worker, or one policy of an experiment. `stock_s`: predicted iteration time in the engine's own order.
 
     `arena`: transfer ids are positions in the arena. `all_reduce`: a push is also its own pull. `waited_s`: seconds per
-    iteration that the program waited for each gradient. If that was not recorded, `queued_s` has the seconds that each
-    gradient waited for the wire.
+    iteration that the program waited for each gradient.
     """
 
     name: str
@@ -90,7 +89,6 @@ class Chapter:
     traffic: Sequence[RatesRow] = ()
     networks: Sequence[tuple[float, Network]] = ()
     waited_s: Mapping[str, float] = field(default_factory=dict)
-    queued_s: Mapping[str, float] = field(default_factory=dict)
     stock_s: float | None = None
     arena: bool = True
     all_reduce: bool = False
@@ -100,11 +98,9 @@ class Chapter:
 
     @property
     def recut_s(self) -> float | None:
-        """Time when blocks last changed during training, not counting new predictions of a cut; None if never."""
-        pairs = zip((None, *self.cuts), self.cuts, strict=False)
-        since_s = [cut.from_s for before, cut in pairs if before is None or before.segments != cut.segments]
+        """Time when blocks last changed during training; None if never."""
         began_s = self.laps[0].began_s if self.laps else 0.0
-        return since_s[-1] if since_s and since_s[-1] > began_s else None
+        return self.cuts[-1].from_s if self.cuts and self.cuts[-1].from_s > began_s else None
 
     @property
     def rests_from(self) -> int:

@@ -71,11 +71,6 @@ def main() -> None:
     rate = spec.learning_rate * (1 if apart else exchange.size)
     called, optimizer = exchange.distribute(model, torch.optim.SGD(model.parameters(), lr=rate))
     rounds = getattr(optimizer, "asynchronous", None)
-    schedule = None
-    if spec.delay_constant > 0 and rounds is not None:
-        from prophet_scheduler.frontends.torch.step_size import DelayAdaptiveLR
-
-        schedule = DelayAdaptiveLR(optimizer, spec.delay_constant)
     batch = batches(len(inputs), spec.batch_size, spec.seed + exchange.rank)
     computing = computing_s(spec.compute_s, spec.slow_chance, spec.slow_factor, spec.seed, exchange.rank)
     kept = Convergence()
@@ -96,8 +91,6 @@ def main() -> None:
         _sleep_until(due)
         recorder.backward_ends()
         optimizer.step()
-        if schedule is not None:
-            schedule.step()
         recorder.iteration_ends()
     if rounds is not None:
         tally = rounds.tally

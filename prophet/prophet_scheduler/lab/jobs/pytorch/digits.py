@@ -19,22 +19,8 @@ from prophet_scheduler.lab.jobs.datasets import batches, digits
 from prophet_scheduler.lab.jobs.pytorch.training import accuracy, run, train
 
 
-def make_model(kind: str) -> nn.Module:
-    """Return `mlp` (4.5 MB) or `cnn` (4.7 MB), for batches of 8x8 images of shape [n, 1, 8, 8]."""
-    if kind == "cnn":
-        return nn.Sequential(
-            nn.Conv2d(1, 32, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(32, 64, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(64 * 4 * 4, 1024),
-            nn.ReLU(),
-            nn.Linear(1024, 100),
-            nn.ReLU(),
-            nn.Linear(100, 10),
-        )
+def make_model() -> nn.Module:
+    """Return a perceptron (4.5 MB) for batches of 8x8 images of shape [n, 1, 8, 8]."""
     return nn.Sequential(
         nn.Flatten(), nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)
     )
@@ -44,7 +30,7 @@ def job(spec: DigitsJob, exchange: TorchJobExchange, recorder: Recorder) -> tupl
     data = digits(exchange.rank, exchange.size)
     images, labels = torch.from_numpy(data.images), torch.from_numpy(data.labels)
     torch.manual_seed(spec.seed)
-    model = make_model(spec.model)
+    model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     batch = batches(len(images), spec.batch_size, spec.seed + exchange.rank)
 
