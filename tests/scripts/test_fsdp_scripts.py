@@ -25,6 +25,7 @@ torch = pytest.importorskip("torch")
 FOLDER = Path(__file__).parent
 COMMON = (
     "torch",
+    "torch._dynamo",
     "torch.distributed._composable.replicate_with_fsdp",
     "torch.distributed.checkpoint",
     "torch.distributed.fsdp",
@@ -43,8 +44,8 @@ RANKS = {
     "fsdp_replicate": (2, 3),
 }
 AT_ONCE = {
-    *("muon", "compiled", "stepped_at_once", "reductions_read", "fsdp_extension", "fsdp_kept", "uneven", "hooks"),
-    *("scaled", "norms", "gradients_kept", "backward_in_a_thread", "fsdp_event_loop"),
+    *("muon", "compiled", "stepped_at_once", "reductions_read", "fsdp_extension", "uneven", "hooks"),
+    *("kept_after_forward", "scaled", "norms", "gradients_kept", "backward_in_a_thread", "fsdp_event_loop"),
     *("penalties_into_gradients", "gradient_in_a_graph"),
 }
 """Scripts and ways whose updates are not late, since something looks at all gradients before each step, or may."""
