@@ -103,19 +103,26 @@ def test_the_names_of_an_extra_are_those_of_its_distribution(extra: str) -> None
     )
 
 
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the plugins' sources, with a wheel of each."""
+    folder, version = tmp_path_factory.mktemp("wheels"), Path("prophet", "prophet_scheduler", "__init__.py")
+    ignored = shutil.ignore_patterns("*.egg-info", "__pycache__", "build")
+    for each in (*(f"plugins/{extra}" for extra in plugins.EXTRAS), "packages"):
+        shutil.copytree(ROOT / each, folder / each, ignore=ignored)
+    (folder / version).parent.mkdir(parents=True)
+    shutil.copy(ROOT / version, folder / version)
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*build, *(f"./plugins/{extra}" for extra in plugins.EXTRAS)], cwd=folder, check=True, timeout=240)
+    return folder
+
+
 @pytest.mark.parametrize("extra", plugins.EXTRAS)
-def test_a_distribution_has_its_package_and_wants_core_of_its_version(extra: str, tmp_path: Path) -> None:
-    package, version = f"prophet_{extra}", Path("prophet", "prophet_scheduler", "__init__.py")
-    here = tmp_path / "plugins" / extra
-    shutil.copytree(ROOT / "plugins" / extra, here, ignore=shutil.ignore_patterns("*.egg-info", "__pycache__", "build"))
-    (tmp_path / version).parent.mkdir(parents=True)
-    shutil.copy(ROOT / version, tmp_path / version)
-    shutil.copytree(ROOT / "packages", tmp_path / "packages")
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", str(here)]
-    subprocess.run(build, cwd=tmp_path, check=True, timeout=240)
-    with zipfile.ZipFile(tmp_path / f"{package}-{__version__}-py3-none-any.whl") as wheel:
+def test_a_distribution_has_its_package_and_wants_core_of_its_version(extra: str, sources: Path) -> None:
+    package, here = f"prophet_{extra}", sources / "plugins" / extra
+    with zipfile.ZipFile(sources / f"{package}-{__version__}-py3-none-any.whl") as wheel:
         packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
         metadata = wheel.read(f"{package}-{__version__}.dist-info/METADATA").decode()
-    sources = [path for path in (here / package).rglob("*") if path.suffix in (".py", ".typed")]
-    assert packed == {str(path.relative_to(here)) for path in sources}
+    modules = [path for path in (here / package).rglob("*") if path.suffix in (".py", ".typed")]
+    assert packed == {str(path.relative_to(here)) for path in modules}
     assert f"Requires-Dist: {CORE}=={__version__}" in metadata

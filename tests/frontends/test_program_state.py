@@ -99,10 +99,6 @@ def of_transform(transform: Any) -> Way:
     return way
 
 
-def plainly(function: Callable[[], None]) -> None:
-    function()
-
-
 LASTING: Mapping[str, tuple[str, Way]] = {
     "set_default_device": ("function modes", default_device),
     "torch.device": ("function modes", within(lambda: torch.device("meta"))),

@@ -100,6 +100,12 @@ def test_a_changed_rate_is_followed(after: float) -> None:
     assert network.bandwidth == pytest.approx(after, rel=0.05)
 
 
+def known(monitor: BandwidthMonitor) -> Network:
+    network = monitor.network
+    assert network is not None
+    return network
+
+
 def monitor_with_fit() -> tuple[BandwidthMonitor, int]:
     monitor = BandwidthMonitor()
     stream = transfers(SIZES, bandwidth=30e6, overhead_s=0.0005)
@@ -122,14 +128,10 @@ def test_other_traffic_is_recognised_subtracted_and_given_back() -> None:
         sent += 10_000_000
         monitor.observe_nic(NicSample(float(second), sent, 0))
     assert monitor.other_traffic == pytest.approx(10e6, rel=0.05)
-    network = monitor.network
-    assert network is not None
-    assert network.bandwidth == pytest.approx(20e6, rel=0.05)
+    assert known(monitor).bandwidth == pytest.approx(20e6, rel=0.05)
     for second in range(8, 16):
         monitor.observe_nic(NicSample(float(second), sent, 0))
-    network = monitor.network
-    assert network is not None
-    assert network.bandwidth == pytest.approx(30e6, rel=0.02)
+    assert known(monitor).bandwidth == pytest.approx(30e6, rel=0.02)
 
 
 def test_other_traffic_is_seen_in_either_direction() -> None:
@@ -142,9 +144,7 @@ def test_neighbours_that_fill_the_link_while_we_are_silent_leave_us_half() -> No
     monitor, own = monitor_with_fit()
     for second in range(1, 8):
         monitor.observe_nic(NicSample(float(second), own + second * 31_000_000, 0))
-    network = monitor.network
-    assert network is not None
-    assert network.bandwidth == pytest.approx(15e6, rel=0.02)
+    assert known(monitor).bandwidth == pytest.approx(15e6, rel=0.02)
 
 
 def test_what_new_transfers_show_has_the_traffic_subtracted_already() -> None:
@@ -157,10 +157,8 @@ def test_what_new_transfers_show_has_the_traffic_subtracted_already() -> None:
         monitor.observe(stream)
         monitor.observe_nic(NicSample(2.0 * second, sent, 0))
     monitor.observe(transfers(SIZES, bandwidth=20e6, overhead_s=0.0, began=10.0))
-    network = monitor.network
-    assert network is not None
     assert monitor.other_traffic > 9e6
-    assert network.bandwidth == pytest.approx(20e6, rel=0.02)
+    assert known(monitor).bandwidth == pytest.approx(20e6, rel=0.02)
 
 
 def test_first_pushes_of_new_keys_are_not_other_traffic() -> None:
@@ -173,8 +171,7 @@ def test_first_pushes_of_new_keys_are_not_other_traffic() -> None:
             monitor.disregard(10.5)  # whose first rounds are over
         sent += 10_000_000 + 20_000_000 * (8 <= second <= 11)
         monitor.observe_nic(NicSample(float(second), sent, 0))
-        network = monitor.network
-        assert network is not None
+        network = known(monitor)
         if second >= 7:
             assert monitor.other_traffic == pytest.approx(10e6, rel=0.01)
             assert network.bandwidth == pytest.approx(20e6, rel=0.02)
@@ -238,8 +235,7 @@ def test_what_is_expected_of_the_overhead_gives_way_to_what_is_measured() -> Non
     monitor = BandwidthMonitor()
     monitor.expect(Network(1e9, overhead_s=0.003))
     monitor.observe(transfers(SIZES, bandwidth=30e6, overhead_s=0.0005))
-    network = monitor.network
-    assert network is not None and network.overhead_s == pytest.approx(0.0005, rel=0.05)
+    assert known(monitor).overhead_s == pytest.approx(0.0005, rel=0.05)
 
 
 def count_fits(monkeypatch: pytest.MonkeyPatch) -> list[Network]:

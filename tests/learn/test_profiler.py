@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from prophet_scheduler.core.events import EVENT_DTYPE, UNPROFILED_GRADIENT, EventKind, QueueKind
-from prophet_scheduler.core.profile import find_steps
+from prophet_scheduler.core.profile import Profile, find_steps
 from prophet_scheduler.learn.profiler import JobProfiler
 from support.profiles import resnet50
 from support.virtual import events, iteration
@@ -25,9 +25,14 @@ def run(profiler: JobProfiler, rows: list[dict[int, float]], began: float = 0.0,
     return began
 
 
-def relative(profiler: JobProfiler) -> list[float]:
+def known(profiler: JobProfiler) -> Profile:
     profile = profiler.profile
     assert profile is not None
+    return profile
+
+
+def relative(profiler: JobProfiler) -> list[float]:
+    profile = known(profiler)
     first = profile.gradients[-1].generation_s
     return [round(g.generation_s - first, 6) for g in profile.gradients]
 
@@ -37,8 +42,7 @@ def test_it_learns_sizes_times_and_order_within_ten_iterations() -> None:
     run(profiler, [STEPS] * 3)
     assert not profiler.ready
     run(profiler, [STEPS] * 7, began=3 * PERIOD)
-    profile = profiler.profile
-    assert profile is not None
+    profile = known(profiler)
     assert profile.gradient_ids == (0, 1, 2, 3, 4, 5)
     assert [g.size_bytes for g in profile.gradients] == [2000] * 6
     assert relative(profiler) == [0.2, 0.2, 0.1, 0.1, 0.0, 0.0]
@@ -48,8 +52,7 @@ def test_it_learns_sizes_times_and_order_within_ten_iterations() -> None:
 def test_the_stepwise_pattern() -> None:
     profiler = JobProfiler()
     run(profiler, [STEPS] * 8)
-    assert profiler.profile is not None
-    steps = find_steps(profiler.profile)
+    steps = find_steps(known(profiler))
     assert [(step.first, step.last) for step in steps] == [(0, 1), (2, 3), (4, 5)]
     assert [step.gap_s for step in steps] == pytest.approx([0.1] * 3)
 
@@ -82,17 +85,15 @@ def test_forward_lies_between_what_comes_after_each_gradient_was_back(ends: dict
     for n in range(9):
         rows = np.concatenate([events(iteration(float(n), STEPS)), pulls(float(n), ends)])
         profiler.observe(np.sort(rows, order="time_s"))
-    assert profiler.profile is not None
-    assert profiler.profile.forward_s == pytest.approx(forward_s, rel=0.01)
+    assert known(profiler).forward_s == pytest.approx(forward_s, rel=0.01)
 
 
 def test_forward_is_the_gap_to_the_next_iteration_less_one_step() -> None:
     profiler = JobProfiler()
     run(profiler, [STEPS] * 8)
-    assert profiler.profile is not None
     # From 0.3 to 0.1 of the next iteration, which began at 0.5: 0.3 s, of which a step of 0.1 s is backward's.
-    assert profiler.profile.forward_s == pytest.approx(0.2)
-    assert profiler.profile.backward_s == pytest.approx(0.3)
+    assert known(profiler).forward_s == pytest.approx(0.2)
+    assert known(profiler).backward_s == pytest.approx(0.3)
 
 
 def test_gradients_of_a_step_keep_forward_order_when_they_scatter() -> None:
@@ -100,16 +101,14 @@ def test_gradients_of_a_step_keep_forward_order_when_they_scatter() -> None:
     rows = [{g: t + rng.uniform(0, 0.002) for g, t in STEPS.items()} for _ in range(20)]
     profiler = JobProfiler()
     run(profiler, rows)
-    assert profiler.profile is not None
-    assert profiler.profile.gradient_ids == (0, 1, 2, 3, 4, 5)
+    assert known(profiler).gradient_ids == (0, 1, 2, 3, 4, 5)
     assert 0 < profiler.jitter_s < 0.002
 
 
 def test_ids_in_another_order_are_ordered_by_generation() -> None:
     profiler = JobProfiler()
     run(profiler, [{10: 0.1, 30: 0.2, 20: 0.3}] * 8)
-    assert profiler.profile is not None
-    assert profiler.profile.gradient_ids == (20, 30, 10)
+    assert known(profiler).gradient_ids == (20, 30, 10)
 
 
 def test_ids_that_are_in_forward_order_stay_so_however_gradients_come() -> None:
@@ -124,18 +123,26 @@ def test_ids_that_are_in_forward_order_stay_so_however_gradients_come() -> None:
     assert relative(profilers[1]) == [0.04, 0.04, 0.03, 0.03, 0.0, 0.0], "no later than what is more urgent"
 
 
-def test_a_straggling_iteration_moves_nothing() -> None:
-    late = {g: t * 4 for g, t in STEPS.items()}
-    profiler = JobProfiler()
-    run(profiler, [STEPS] * 6 + [late] + [STEPS] * 3 + [late] + [STEPS] * 3, period=2.0)
-    assert relative(profiler) == [0.2, 0.2, 0.1, 0.1, 0.0, 0.0]
+SLOW = {g: 2 * t for g, t in STEPS.items()}
+LATE = {g: 4 * t for g, t in STEPS.items()}
+WITHOUT = {g: t for g, t in STEPS.items() if g != 5}
 
 
-def test_a_gradient_skipped_now_and_then_stays_where_it_is() -> None:
-    without = {g: t for g, t in STEPS.items() if g != 5}
+@pytest.mark.parametrize(
+    ("rows", "period"),
+    [
+        ([STEPS] * 6 + [LATE] + [STEPS] * 3 + [LATE] + [STEPS] * 3, 2.0),
+        ([STEPS, STEPS, STEPS, WITHOUT] * 4, PERIOD),
+        ([STEPS] * 10 + [SLOW, SLOW, STEPS] * 3, 1.0),
+        ([STEPS] * 8, 5.0),
+    ],
+    ids=["stragglers", "a gradient skipped now and then", "a few slow iterations apart", "gradient accumulation"],
+)
+def test_the_pattern_stays_as_it_is(rows: list[dict[int, float]], period: float) -> None:
     profiler = JobProfiler()
-    run(profiler, [STEPS, STEPS, STEPS, without] * 4)
+    run(profiler, rows, period=period)
     assert relative(profiler) == [0.2, 0.2, 0.1, 0.1, 0.0, 0.0]
+    assert profiler.jitter_s < 0.001
 
 
 def test_a_skipped_gradient_that_opens_the_iteration_does_not_move_the_others() -> None:
@@ -143,8 +150,7 @@ def test_a_skipped_gradient_that_opens_the_iteration_does_not_move_the_others() 
     without = {2: 0.2, 1: 0.3, 0: 0.4}
     profiler = JobProfiler()
     run(profiler, [alone_first, alone_first, without, alone_first] * 4, period=0.6)
-    assert profiler.profile is not None
-    assert profiler.profile.gradient_ids == (0, 1, 2, 3)
+    assert known(profiler).gradient_ids == (0, 1, 2, 3)
     assert relative(profiler) == [0.3, 0.2, 0.1, 0.0]
 
 
@@ -159,38 +165,21 @@ def test_an_unused_gradient_that_is_handed_over_at_the_end_does_not_split_the_it
 def test_a_gradient_that_came_once_is_no_part_of_the_pattern() -> None:
     profiler = JobProfiler()
     run(profiler, [STEPS] * 5 + [{**STEPS, 9: 0.25}] + [STEPS] * 5)
-    assert profiler.profile is not None
-    assert 9 not in profiler.profile.gradient_ids
+    assert 9 not in known(profiler).gradient_ids
 
 
 def test_a_changed_batch_size_is_followed_within_a_few_iterations() -> None:
-    doubled = {g: 2 * t for g, t in STEPS.items()}
     profiler = JobProfiler()
     began = run(profiler, [STEPS] * 40, period=1.0)
-    run(profiler, [doubled] * 4, began=began, period=1.0)
+    run(profiler, [SLOW] * 4, began=began, period=1.0)
     assert relative(profiler) == [0.4, 0.4, 0.2, 0.2, 0.0, 0.0]
-
-
-def test_a_few_slow_iterations_apart_are_no_new_pace() -> None:
-    slow = {g: 2 * t for g, t in STEPS.items()}
-    profiler = JobProfiler()
-    run(profiler, [STEPS] * 10 + [slow, slow, STEPS] * 3, period=1.0)
-    assert relative(profiler) == [0.2, 0.2, 0.1, 0.1, 0.0, 0.0]
-    assert profiler.jitter_s < 0.001
 
 
 def test_a_job_of_one_step_shares_forward_equally() -> None:
     profiler = JobProfiler()
     run(profiler, [{2: 0.1, 1: 0.1, 0: 0.1}] * 8)
-    assert profiler.profile is not None
-    assert [g.forward_s for g in profiler.profile.gradients] == pytest.approx([0.5 / 3] * 3)
-    assert len(find_steps(profiler.profile)) == 1
-
-
-def test_gradient_accumulation_lengthens_the_period_and_nothing_else() -> None:
-    profiler = JobProfiler()
-    run(profiler, [STEPS] * 8, period=5.0)
-    assert relative(profiler) == [0.2, 0.2, 0.1, 0.1, 0.0, 0.0]
+    assert [g.forward_s for g in known(profiler).gradients] == pytest.approx([0.5 / 3] * 3)
+    assert len(find_steps(known(profiler))) == 1
 
 
 def test_tensors_that_never_come_again_are_no_iterations() -> None:
@@ -232,9 +221,8 @@ def test_resnet50_in_thirteen_steps_is_found_again() -> None:
     generation = {i: g.generation_s for i, g in enumerate(profile.gradients)}
     profiler = JobProfiler()
     run(profiler, [generation] * 8, period=1.0)
-    assert profiler.profile is not None
-    assert profiler.profile.gradient_ids == tuple(range(161))
-    steps = [(step.first, step.last) for step in find_steps(profiler.profile)]
+    assert known(profiler).gradient_ids == tuple(range(161))
+    steps = [(step.first, step.last) for step in find_steps(known(profiler))]
     assert steps == [(step.first, step.last) for step in find_steps(profile)]
 
 
@@ -250,8 +238,7 @@ def test_setting_up_in_another_order_does_not_shift_the_iterations() -> None:
         rows += iteration(began, row)
         began += max(row.values()) + 0.4
     profiler.observe(events(rows))
-    assert profiler.profile is not None
-    assert profiler.profile.gradient_ids == tuple(range(8))
+    assert known(profiler).gradient_ids == tuple(range(8))
     assert profiler.iterations == 12
 
 
@@ -274,9 +261,8 @@ def test_iterations_that_lack_events_are_passed_over(place: int, count: int) -> 
     stream = with_gaps(5, place, count)
     for start in range(0, len(stream), 17):
         profiler.observe(stream[start : start + 17])
-    assert profiler.profile is not None
-    assert profiler.profile.gradient_ids == (0, 1, 2, 3, 4, 5)
-    assert [g.size_bytes for g in profiler.profile.gradients] == [2000] * 6
+    assert known(profiler).gradient_ids == (0, 1, 2, 3, 4, 5)
+    assert [g.size_bytes for g in known(profiler).gradients] == [2000] * 6
     assert relative(profiler) == [0.2, 0.2, 0.1, 0.1, 0.0, 0.0]
     assert profiler.jitter_s == pytest.approx(0.0, abs=1e-9), "not one of them is off"
     assert profiler.iterations > 6, "and those in between are learned from"
@@ -315,9 +301,8 @@ def test_backward_does_not_begin_before_the_last_average_is_back() -> None:
     for n in range(9):
         back = pulls(float(n), {0: 0.4, 1: 0.5, 2: 0.6, 3: 0.7, 4: 0.8, 5: 0.99})
         profiler.observe(np.sort(np.concatenate([events(iteration(float(n), few)), back]), order="time_s"))
-    assert profiler.profile is not None
-    assert profiler.profile.backward_s == pytest.approx(0.3, abs=0.0101), "and not 0.42"
-    assert profiler.profile.forward_s == pytest.approx(0.15, rel=0.1), "half of backward, as where nothing says more"
+    assert known(profiler).backward_s == pytest.approx(0.3, abs=0.0101), "and not 0.42"
+    assert known(profiler).forward_s == pytest.approx(0.15, rel=0.1), "half of backward, as where nothing says more"
 
 
 def test_iterations_are_found_again_after_the_slow_rounds_of_a_new_cut() -> None:
@@ -364,7 +349,7 @@ def test_forward_times_that_were_traced_stay_while_the_rest_is_learned() -> None
     profile = profiler.profile
     assert profile is not None and [g.forward_s for g in profile.gradients][::3] == [0.5, 0.25]
     profiler.traced({})
-    assert profiler.profile is not None and profiler.profile.gradients[0].forward_s < 0.5
+    assert known(profiler).gradients[0].forward_s < 0.5
 
 
 def test_of_other_ids_nothing_was_traced() -> None:
@@ -373,7 +358,7 @@ def test_of_other_ids_nothing_was_traced() -> None:
     profiler.traced({0: 0.5})
     profiler.restart()
     run(profiler, [STEPS] * 8, began)
-    assert profiler.profile is not None and profiler.profile.gradients[0].forward_s < 0.5
+    assert known(profiler).gradients[0].forward_s < 0.5
 
 
 def told(rounds: int, generation: dict[int, float] = STEPS, began: float = 0.0) -> tuple[NDArray[Any], list[float]]:
@@ -398,9 +383,8 @@ def test_an_engine_that_tells_where_rounds_end_has_a_profile_after_its_second_ro
         assert not profiler.ready
         profiler.observe(piece, due)
     assert profiler.ready and profiler.iterations == 2, "without an event of the third round"
-    assert profiler.profile is not None
-    assert [g.generation_s for g in profiler.profile.gradients] == pytest.approx([0.45, 0.35, 0.35, 0.25, 0.25, 0.15])
-    assert 0.03 <= profiler.profile.forward_s <= PERIOD - 0.45, "between the ends of one backward pass and a forward"
+    assert [g.generation_s for g in known(profiler).gradients] == pytest.approx([0.45, 0.35, 0.35, 0.25, 0.25, 0.15])
+    assert 0.03 <= known(profiler).forward_s <= PERIOD - 0.45, "between the ends of one backward pass and a forward"
 
 
 @pytest.mark.parametrize("lost", [range(3, 9), range(8, 14), range(20, 23)])
@@ -413,8 +397,7 @@ def test_rounds_that_lack_events_are_passed_over_where_their_ends_are_told(lost:
         since_s, until_s = first * PERIOD, end * PERIOD
         within = (since_s <= kept["time_s"]) & (kept["time_s"] < until_s)
         profiler.observe(kept[within], ends[first:end])
-    assert profiler.profile is not None
-    assert [g.size_bytes for g in profiler.profile.gradients] == [1000] * 6
+    assert [g.size_bytes for g in known(profiler).gradients] == [1000] * 6
     assert relative(profiler) == pytest.approx([0.3, 0.2, 0.2, 0.1, 0.1, 0.0])
     assert profiler.jitter_s == pytest.approx(0.0, abs=1e-9)
     assert profiler.iterations == 4
@@ -433,4 +416,4 @@ def test_of_a_round_that_began_before_a_restart_nothing_counts() -> None:
     profiler.restart(np.concatenate([former, stream[:4]]), former_ends)
     profiler.observe(stream[4:], ends)
     assert profiler.iterations == 2, "the new round was seen from its beginning"
-    assert profiler.profile is not None and set(profiler.profile.gradient_ids) == set(STEPS)
+    assert set(known(profiler).gradient_ids) == set(STEPS)

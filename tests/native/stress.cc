@@ -258,7 +258,7 @@ bool none_left() {
 
 }  // namespace
 
-// `tasks` and a few more in engines one after another, each of up to 400 iterations. At a random moment of a quarter of
+// `tasks` and a few more in engines one after another, each of up to 200 iterations. At a random moment of a quarter of
 // them BytePS is suspended, and at one of the last the hook steps aside.
 extern "C" int stress(void* handle, const char* core, long tasks, unsigned seed, const char* folder) {
   HookCalls hook;
@@ -268,7 +268,7 @@ extern "C" int stress(void* handle, const char* core, long tasks, unsigned seed,
   long done = 0, suspensions = 0;
   bool good = true;
   for (bool last = false; good && !last;) {
-    long rounds = 20 + random() % 380;
+    long rounds = 20 + random() % 180;
     last = done + rounds * kGradients >= tasks;
     double share = (1 + random() % 98) / 100.0;
     bool suspended = !last && random() % 4 == 0;

@@ -26,7 +26,7 @@ from tools.native_stress import CHECKS, PLAIN, build, build_stress, run_tasks, w
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 TESTBED = ROOT / "prophet" / "prophet_scheduler" / "lab" / "testbed" / "native"
-TASKS, SEED = 30_000, 1
+TASKS, SEED = 15_000, 8
 """Of stress.cc. With this seed BytePS is suspended twice; of the last engine's tasks some leave without the hook."""
 
 
@@ -147,8 +147,8 @@ def what_the_threads_were_given_is_what_the_queue_decides(folder: Path) -> None:
 
 def test_a_soak_of_tasks_counts_what_passed_and_what_was_done_meanwhile(tmp_path: Path) -> None:
     built = build_stress(tmp_path)
-    soaked = run_tasks(built, PLAIN, 100_000, seed=5, limit_s=900)
+    soaked = run_tasks(built, PLAIN, 40_000, seed=5, limit_s=900)
     assert soaked.wrong == ""
-    assert soaked.tasks >= 100_000 - 60 * 400 and soaked.asides == 1 and soaked.plans > 20
+    assert soaked.tasks >= 40_000 - 60 * 200 and soaked.asides == 1 and soaked.plans > 20
     broken = run_tasks(built.__class__(built.program, tmp_path / "no.so", built.core), PLAIN, 1000, 5, 10)
     assert broken.tasks == 0 and broken.wrong.startswith("status 1: ") and "no.so" in broken.wrong

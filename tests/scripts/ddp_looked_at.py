@@ -40,12 +40,6 @@ class Counted(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def python_profile():
-    with cProfile.Profile():
-        yield
-
-
-@contextlib.contextmanager
 def traced_lines():
     """Trace lines, as a debugger or a measure of coverage does."""
     lines = 0
@@ -114,7 +108,7 @@ WAYS = (
     torch.autograd.profiler.profile,
     lambda: torch.profiler.record_function("iteration"),
     execution_trace,
-    python_profile,
+    cProfile.Profile,
     traced_lines,
     memory_traced,
     stacks_later,

@@ -226,7 +226,7 @@ def kept(keep, of):
 
 
 def three_layers():
-    return nn.Sequential(nn.Linear(32, 96), nn.ReLU(), nn.Linear(96, 128), nn.Linear(128, 10))
+    return nn.Sequential(nn.Linear(32, 48), nn.ReLU(), nn.Linear(48, 64), nn.Linear(64, 10))
 
 
 for keep, of in (

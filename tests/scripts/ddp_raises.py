@@ -47,12 +47,30 @@ class Net(nn.Module):
         return self.last(inputs)
 
 
+def wrapped(make, **options):
+    """Wrap a module. Numbers drawn from then on are each rank's own."""
+    torch.manual_seed(1)
+    ddp = DistributedDataParallel(make(), **options)
+    torch.manual_seed(100 + rank)
+    return ddp
+
+
+def backward(ddp):
+    ddp(torch.randn(4, 8)).square().mean().backward()
+
+
+def refusal(call, *arguments):
+    try:
+        call(*arguments)
+    except RuntimeError as error:
+        return str(error)
+    return "nothing"
+
+
 def until_refused(first, then):
     """Trains with `first` uses of a layer in the first two iterations, and with `then` uses from then on."""
-    torch.manual_seed(1)
-    ddp = DistributedDataParallel(Net(), static_graph=True)
+    ddp = wrapped(Net, static_graph=True)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    torch.manual_seed(100 + rank)
     for step in range(4):
         ddp.module.uses = first if step < 2 else then
         optimizer.zero_grad()
@@ -83,29 +101,19 @@ def second_gradient():
                 ddp.module.last.weight.sum().backward()
             return grad
 
-    torch.manual_seed(1)
-    ddp = DistributedDataParallel(Net())
-    torch.manual_seed(100 + rank)
+    ddp = wrapped(Net)
     inputs = torch.randn(4, 8, requires_grad=True)
-    try:
-        ddp(Again.apply(inputs)).square().mean().backward()
-    except RuntimeError as error:
-        return str(error)[:40]
+    return refusal(lambda: ddp(Again.apply(inputs)).square().mean().backward())[:40]
 
 
 def cleared():
     """Gradients of an accumulation are cleared before a pass without a use of theirs."""
-    torch.manual_seed(1)
-    ddp = DistributedDataParallel(Net(), find_unused_parameters=True)
-    torch.manual_seed(100 + rank)
+    ddp = wrapped(Net, find_unused_parameters=True)
     with ddp.no_sync():
-        ddp(torch.randn(4, 8)).square().mean().backward()
+        backward(ddp)
     ddp.zero_grad()
     ddp.module.uses = 0
-    try:
-        ddp(torch.randn(4, 8)).square().mean().backward()
-    except RuntimeError as error:
-        return str(error)
+    return refusal(backward, ddp)
 
 
 class Returning(nn.Module):
@@ -121,38 +129,25 @@ class Returning(nn.Module):
 
 def returned():
     """torch counts a parameter that is an output as unused."""
-    torch.manual_seed(1)
-    ddp = DistributedDataParallel(Returning(), find_unused_parameters=True)
-    try:
-        ddp(torch.randn(4, 8))[0].square().mean().backward()
-    except RuntimeError as error:
-        return str(error)
+    ddp = wrapped(Returning, find_unused_parameters=True)
+    return refusal(lambda: ddp(torch.randn(4, 8))[0].square().mean().backward())
 
 
 def first_unsynced():
     """The first backward pass of a static graph is within no_sync()."""
-    torch.manual_seed(1)
-    ddp = DistributedDataParallel(Net(), static_graph=True)
-    torch.manual_seed(100 + rank)
-    try:
-        with ddp.no_sync():
-            ddp(torch.randn(4, 8)).square().mean().backward()
-    except RuntimeError as error:
-        return str(error)[:45]
+    ddp = wrapped(Net, static_graph=True)
+    with ddp.no_sync():
+        return refusal(backward, ddp)[:45]
 
 
-def made():
-    torch.manual_seed(1)
-    ddp = DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)))
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
-    torch.manual_seed(100 + rank)
-    return ddp, optimizer
+def small():
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
 
 
 def train(ddp, optimizer, steps=3):
     for _ in range(steps):
         optimizer.zero_grad()
-        ddp(torch.randn(4, 8)).square().mean().backward()
+        backward(ddp)
         optimizer.step()
 
 
@@ -166,15 +161,13 @@ def swap(module):
 
 def swap_in_accumulation(module):
     with ddp.no_sync():
-        ddp(torch.randn(4, 8)).square().mean().backward()
+        backward(ddp)
     swap(module)
 
 
 models, said = [], []
 for make, words in ((Half, slice(60)), (Twice, slice(0))):
-    torch.manual_seed(1)
-    ddp = DistributedDataParallel(make())
-    torch.manual_seed(100 + rank)
+    ddp = wrapped(make)
     try:
         for _ in range(2):
             nn.functional.cross_entropy(ddp(torch.randn(16, 32)), torch.randint(10, (16,))).backward()
@@ -184,10 +177,8 @@ for make, words in ((Half, slice(60)), (Twice, slice(0))):
     models.append(ddp)
 
 for first in (0, 2):  # from the start, and in mid-training
-    torch.manual_seed(1)
-    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).bfloat16()
-    ddp = DistributedDataParallel(model)
-    torch.manual_seed(100 + rank)
+    ddp = wrapped(lambda: small().bfloat16())
+    model = ddp.module
     for iteration in range(4):
         if iteration == first:
             for param in model.parameters():
@@ -203,14 +194,11 @@ for first in (0, 2):  # from the start, and in mid-training
                 param.grad = None
     models.append(model)
 for way in (load, nn.Module.double, swap, swap_in_accumulation):
-    ddp, optimizer = made()
+    ddp = wrapped(small)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
     train(ddp, optimizer)
     torch.__future__.set_swap_module_params_on_conversion(True)
-    try:
-        way(ddp.module)
-        said.append("nothing")
-    except RuntimeError as error:
-        said.append(str(error)[:60])
+    said.append(refusal(way, ddp.module)[:60])
     torch.__future__.set_swap_module_params_on_conversion(False)
     train(ddp, optimizer)
     models.append(ddp)

@@ -19,51 +19,24 @@ other = torch.optim.AdamW(parts[1], lr=1e-2)
 
 
 @contextlib.contextmanager
-def default(dtype):
-    torch.set_default_dtype(dtype)
+def setting(change, value, before):
+    change(value)
     try:
         yield
     finally:
-        torch.set_default_dtype(torch.float32)
-
-
-@contextlib.contextmanager
-def device(kind):
-    torch.set_default_device(kind)
-    try:
-        yield
-    finally:
-        torch.set_default_device(None)
-
-
-@contextlib.contextmanager
-def flushed():
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
-
-
-@contextlib.contextmanager
-def deterministic():
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
+        change(before)
 
 
 WAYS = (
-    lambda: default(torch.float64),
-    lambda: default(torch.bfloat16),
-    lambda: device("meta"),
+    lambda: setting(torch.set_default_dtype, torch.float64, torch.float32),
+    lambda: setting(torch.set_default_dtype, torch.bfloat16, torch.float32),
+    lambda: setting(torch.set_default_device, "meta", None),
     lambda: torch.device("meta"),
     lambda: torch.autocast("cpu"),
     lambda: torch.autocast("cpu", torch.float16),
     torch.inference_mode,
-    flushed,
-    deterministic,
+    lambda: setting(torch.set_flush_denormal, True, False),
+    lambda: setting(torch.use_deterministic_algorithms, True, False),
     contextlib.nullcontext,
 )
 AT_STEP = [way for place, way in enumerate(WAYS) if place not in (2, 3, 5, 6)]

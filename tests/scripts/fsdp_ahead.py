@@ -1,14 +1,10 @@
 """Parameters that a program writes, or gathers, while Prophet gathers them ahead of their turn."""
 
-import averaging  # noqa: F401
 import torch
+from sharded import backward, loss_of, parts, step
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from ways import run_fsdp, way
-
-
-def layers():
-    return nn.Sequential(*(fully_shard(nn.Linear(40, 40)) for _ in range(4)))
 
 
 @torch.library.custom_op("scripts::follow", mutates_args=("key",))
@@ -31,7 +27,9 @@ class Momentum(nn.Module):
     def __init__(self):
         super().__init__()
         self.write = WRITES[0]
-        self.queries, self.keys, self.head = layers(), layers().requires_grad_(False), nn.Linear(40, 7)
+        self.queries, self.keys = (nn.Sequential(*parts()) for _ in range(2))
+        self.keys.requires_grad_(False)
+        self.head = nn.Linear(40, 7)
 
     def forward(self, values):
         queries = self.queries(values)
@@ -42,23 +40,12 @@ class Momentum(nn.Module):
         return self.head(queries) * self.head(keys)
 
 
-def loss_of(model):
-    return nn.functional.cross_entropy(model(torch.randn(8, 40)), torch.randint(7, (8,)))
-
-
-def step(optimizer, loss):
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    return loss.item()
-
-
 @way(lambda: fully_shard(Momentum()))
 def written_in_forward(model, optimizer):
     losses = []
     for write in (*WRITES, *WRITES):
         model.write = write
-        losses.append(step(optimizer, loss_of(model)))
+        losses.append(step(model, optimizer))
     return losses
 
 
@@ -67,7 +54,8 @@ class Parts(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.encoder, self.decoder, self.head = fully_shard(layers()), layers(), nn.Linear(40, 7)
+        self.encoder, self.decoder = fully_shard(nn.Sequential(*parts())), nn.Sequential(*parts())
+        self.head = nn.Linear(40, 7)
 
     def forward(self, values):
         values = self.encoder(values)
@@ -83,8 +71,7 @@ def asked_for_by_hand(model, optimizer):
     """A layer is gathered by hand, before a pass of the encoder alone, and before an update."""
     seen = []
     for iteration in range(8):
-        loss = loss_of(model)
-        loss.backward()
+        backward(model)
         layer = model.decoder[1]
         if iteration % 2:
             layer.unshard(async_op=True)
@@ -105,8 +92,7 @@ def failed_before_a_step(model, optimizer):
     """The second batch of an accumulation fails, and the step is made with the first."""
     losses = []
     for iteration in range(8):
-        loss = loss_of(model)
-        loss.backward()
+        losses.append(backward(model))
         model.fails = iteration % 3 == 2
         try:
             loss_of(model).backward()
@@ -114,7 +100,6 @@ def failed_before_a_step(model, optimizer):
             model.fails = False
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(loss.item())
     return losses
 
 

@@ -2,24 +2,9 @@
 
 import gc
 
-import averaging  # noqa: F401
-import torch
-from torch import nn
+from sharded import adamw, backward, layers
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed.fsdp import fully_shard
 from ways import run_fsdp, way
-
-
-def layers():
-    return fully_shard(nn.Sequential(*(fully_shard(nn.Linear(40, 40)) for _ in range(4)), nn.Linear(40, 7)))
-
-
-def adamw(params):
-    return torch.optim.AdamW(params, lr=1e-2)
-
-
-def backward(model):
-    nn.functional.cross_entropy(model(torch.randn(8, 40)), torch.randint(7, (8,))).backward()
 
 
 def last_step(model, optimizer, keep):

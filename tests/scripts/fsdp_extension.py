@@ -1,9 +1,9 @@
 """Parameters of a class of the program's own, which FSDP2 gathers by the class's own methods, as torchao's do."""
 
-import averaging  # noqa: F401
 import torch
 import torch.distributed as dist
 from report import report
+from sharded import adamw, step
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.utils._pytree import tree_map_only
@@ -41,15 +41,9 @@ dist.init_process_group("gloo")
 torch.manual_seed(1)
 blocks = (fully_shard(nn.Sequential(wrapped(40, 64), nn.ReLU(), wrapped(64, 40))) for _ in range(3))
 model = fully_shard(nn.Sequential(*blocks, nn.Linear(40, 7)))
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+optimizer = adamw(model.parameters())
 torch.manual_seed(100 + dist.get_rank())
-losses = []
-for _ in range(8):
-    loss = nn.functional.cross_entropy(model(torch.randn(8, 40)), torch.randint(7, (8,)))
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    losses.append(loss.item())
+losses = [step(model, optimizer) for _ in range(8)]
 with torch.no_grad():
     report(model(torch.eye(40)), losses=losses)
 dist.destroy_process_group()

@@ -3,33 +3,14 @@
 from functools import partial
 from itertools import pairwise
 
-import averaging  # noqa: F401
 import torch
 import torch.distributed as dist
+from sharded import adamw, backward, parts, step, update
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointImpl, checkpoint_wrapper
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.utils.checkpoint import checkpoint
 from ways import run_fsdp, way
-
-
-def adamw(params):
-    return torch.optim.AdamW(params, lr=1e-2)
-
-
-def layers(count):
-    return [fully_shard(nn.Linear(40, 40)) for _ in range(count)]
-
-
-def loss_of(model, *arguments):
-    return nn.functional.cross_entropy(model(torch.randn(8, 40), *arguments), torch.randint(7, (8,)))
-
-
-def step(optimizer, loss):
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    return loss.item()
 
 
 def text_loss(model):
@@ -46,7 +27,7 @@ def encoder(dropout, wrap=lambda block: block, **options):
 @way(lambda: encoder(0.0), torch.optim.AdamW)
 def blocks(model, optimizer):
     """The root has only an embedding, whose inputs have no gradient, and a head."""
-    return [step(optimizer, text_loss(model)) for _ in range(8)]
+    return [update(optimizer, text_loss(model)) for _ in range(8)]
 
 
 checkpointed = partial(checkpoint_wrapper, checkpoint_impl=CheckpointImpl.NO_REENTRANT)
@@ -55,7 +36,7 @@ checkpointed = partial(checkpoint_wrapper, checkpoint_impl=CheckpointImpl.NO_REE
 @way(lambda: encoder(0.1, checkpointed, reshard_after_forward=False), torch.optim.AdamW)
 def checkpoints(model, optimizer):
     """Checkpoints around blocks, as a wrapper of torch's makes them."""
-    return [step(optimizer, text_loss(model)) for _ in range(5)]
+    return [update(optimizer, text_loss(model)) for _ in range(5)]
 
 
 class Tied(nn.Module):
@@ -80,13 +61,13 @@ class Tied(nn.Module):
 
 @way(lambda: fully_shard(Tied()), lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, nesterov=True))
 def tied_weights(model, optimizer):
-    return [step(optimizer, text_loss(model)) for _ in range(8)]
+    return [update(optimizer, text_loss(model)) for _ in range(8)]
 
 
 class Skipping(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers, self.head = nn.ModuleList(layers(5)), nn.Linear(40, 7)
+        self.layers, self.head = nn.ModuleList(parts(5)), nn.Linear(40, 7)
 
     def forward(self, values, left_out):
         for place, layer in enumerate(self.layers):
@@ -100,11 +81,9 @@ def modules_left_out(model, optimizer):
     """A forward pass leaves modules out; there are evaluations in between, and gradients are cleared in place."""
     losses, seen = [], []
     for iteration in range(9):
-        loss = loss_of(model, {iteration % 5, (iteration + 2) % 5})
-        loss.backward()
+        losses.append(backward(model, {iteration % 5, (iteration + 2) % 5}))
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
-        losses.append(loss.item())
         if iteration % 3 == 1:
             model.eval()
             with torch.no_grad():
@@ -121,7 +100,7 @@ class PartlyFrozen(nn.Sequential):
 
 
 def frozen_first():
-    model = PartlyFrozen(*layers(5), nn.Linear(40, 7))
+    model = PartlyFrozen(*parts(5), nn.Linear(40, 7))
     model[0].requires_grad_(False)
     return fully_shard(model)
 
@@ -132,7 +111,7 @@ def frozen_for_some_iterations(model, optimizer):
     losses = []
     for iteration in range(9):
         model[2].requires_grad_(iteration % 3 != 1)
-        losses.append(step(optimizer, loss_of(model, iteration % 2 == 0)))
+        losses.append(step(model, optimizer, iteration % 2 == 0))
     return losses
 
 
@@ -141,7 +120,7 @@ class Parts(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.encoder, self.decoder = fully_shard(nn.Sequential(*layers(3))), nn.ModuleList(layers(3))
+        self.encoder, self.decoder = fully_shard(nn.Sequential(*parts(3))), nn.ModuleList(parts(3))
         self.head = nn.Linear(40, 7)
 
     def forward(self, inputs, skipped):
@@ -153,12 +132,11 @@ class Parts(nn.Module):
 
 
 @way(lambda: fully_shard(Parts()))
-def parts(model, optimizer):
+def skipped_and_used_twice(model, optimizer):
     """An evaluation of the encoder alone before an update, and one layer unsharded by hand."""
     losses, seen = [], []
     for iteration in range(18):
-        loss = loss_of(model, iteration % 4)
-        loss.backward()
+        losses.append(backward(model, iteration % 4))
         if iteration % 2:
             with torch.no_grad():
                 seen.append(model.encoder(torch.ones(2, 40)))
@@ -168,7 +146,6 @@ def parts(model, optimizer):
             model.decoder[0].unshard()
             seen.append(model.decoder[0].weight.detach().clone())
             model.decoder[0].reshard()
-        losses.append(loss.item())
     return losses, seen
 
 
@@ -189,7 +166,7 @@ def batches_that_fail(model, optimizer):
         layer = model[iteration % 4]
         layer.fails = iteration % 3 == 2
         try:
-            losses.append(step(optimizer, loss_of(model)))
+            losses.append(step(model, optimizer))
         except ValueError:
             caught += 1
             model.reset_iter_state()
@@ -210,14 +187,12 @@ def ignored(model, optimizer):
     """The script averages the ignored parameters itself."""
     losses = []
     for _ in range(8):
-        loss = loss_of(model)
-        loss.backward()
+        losses.append(backward(model))
         for param in (model[1].bias, model[4].bias):
             dist.all_reduce(param.grad)
             param.grad /= dist.get_world_size()
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(loss.item())
     return losses
 
 
@@ -231,14 +206,14 @@ def root_only(model, optimizer):
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=3e-2, total_steps=10)
     losses = []
     for _ in range(8):
-        losses.append(step(optimizer, loss_of(model)))
+        losses.append(step(model, optimizer))
         schedule.step()
     return losses
 
 
-def chain(*sizes):
-    parts = [nn.Linear(first, second) for first, second in pairwise(sizes)]
-    return fully_shard(nn.Sequential(*(each for part in parts for each in (fully_shard(part), nn.Tanh()))))
+def chain(*sizes, **options):
+    linear = [fully_shard(nn.Linear(first, second), **options) for first, second in pairwise(sizes)]
+    return fully_shard(nn.Sequential(*(each for layer in linear for each in (layer, nn.Tanh()))), **options)
 
 
 @way(lambda: chain(10, 40, 40, 20), adamw)
@@ -248,10 +223,28 @@ def two_models(maker, optimizer):
     critics_optimizer, losses = adamw(critic.parameters()), []
     for _ in range(6):
         made = maker(torch.randn(8, 10))
-        losses.append(step(critics_optimizer, critic(made.detach()).mean() - critic(torch.randn(8, 20)).mean()))
-        losses.append(step(optimizer, -critic(made).mean()))
+        losses.append(update(critics_optimizer, critic(made.detach()).mean() - critic(torch.randn(8, 20)).mean()))
+        losses.append(update(optimizer, -critic(made).mean()))
         critic.zero_grad()
     return losses, [param.full_tensor() for param in critic.parameters()]
+
+
+@way(lambda: chain(33, 65, 127, 30, reshard_after_forward=False))
+def kept_after_forward(model, optimizer):
+    """Parameters are, of two models that one loss trains; the norm of all gradients of each is logged."""
+    critic = chain(30, 64, 1, reshard_after_forward=False)
+    critics_optimizer, losses, norms = torch.optim.Adam(critic.parameters()), [], []
+    for _ in range(8):
+        guess = model(torch.randn(16, 33))
+        loss = critic(guess).mean() + guess.square().mean()
+        loss.backward()
+        for each in (model, critic):
+            norms.append(nn.utils.clip_grad_norm_(each.parameters(), 0.05).full_tensor())
+        for each in (optimizer, critics_optimizer):
+            each.step()
+            each.zero_grad()
+        losses.append(loss.item())
+    return losses, norms, [param.full_tensor() for param in critic.parameters()]
 
 
 class Unusual(nn.Module):
@@ -322,19 +315,17 @@ def unusual(model, optimizer):
 KINDS = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "ASGD")
 
 
-@way(lambda: fully_shard(nn.Sequential(*layers(len(KINDS)), nn.Linear(40, 7))), list)
+@way(lambda: fully_shard(nn.Sequential(*parts(len(KINDS)), nn.Linear(40, 7))), list)
 def optimizers(model, _):
     """Each optimizer of torch that updates element by element, and several on one model."""
     each = [getattr(torch.optim, kind)(layer.parameters(), lr=1e-2) for kind, layer in zip(KINDS, model, strict=False)]
     each.append(torch.optim.SGD(model[-1].parameters(), lr=1e-2, momentum=0.9, weight_decay=0.1))
     losses = []
     for _ in range(6):
-        loss = loss_of(model)
-        loss.backward()
+        losses.append(backward(model))
         for optimizer in each:
             optimizer.step()
             optimizer.zero_grad()
-        losses.append(loss.item())
     return losses
 
 

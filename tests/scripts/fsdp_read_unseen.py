@@ -2,28 +2,11 @@
 in place, and reads on one rank alone, of parameters that are gathered ahead; and a step that raises.
 """
 
-import averaging  # noqa: F401
 import torch
 import torch.distributed as dist
+from sharded import backward, layers, loss_of, step
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 from ways import adam, run_fsdp, way
-
-
-def layers(kind=nn.Sequential):
-    return fully_shard(kind(*(fully_shard(nn.Linear(40, 40)) for _ in range(4)), nn.Linear(40, 7)))
-
-
-def loss_of(model):
-    return nn.functional.cross_entropy(model(torch.randn(8, 40)), torch.randint(7, (8,)))
-
-
-def step(model, optimizer):
-    loss = loss_of(model)
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    return loss.item()
 
 
 @way(layers)
@@ -73,9 +56,9 @@ def penalties_into_gradients(model, optimizer):
 def gradient_in_a_graph(model, optimizer):
     seen, factor = [], torch.ones(20, 40, requires_grad=True)
     for _ in range(4):
-        loss_of(model).backward()
+        backward(model)
         total = (model[1].weight.grad.to_local().data * factor).sum()
-        loss_of(model).backward()
+        backward(model)
         total.backward()
         seen.append(factor.grad.nan_to_num())
         factor.grad = None
@@ -115,7 +98,7 @@ def error_in_a_later_step(model, optimizer):
     """A rate of this kind is refused."""
     seen = []
     for iteration in range(5):
-        loss_of(model).backward()
+        backward(model)
         optimizer.param_groups[0]["lr"] = torch.tensor(1e-2) if iteration == 3 else 1e-2
         try:
             optimizer.step()

@@ -1,9 +1,9 @@
 """Uses of gradients, parameters and lists of what to gather ahead, around the steps of one model."""
 
-import averaging  # noqa: F401
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from sharded import adamw, backward, layers, parts, step
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -14,20 +14,6 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultReduceScatter
 from ways import run_fsdp, way
-
-
-def layers():
-    return fully_shard(nn.Sequential(*(fully_shard(nn.Linear(40, 40)) for _ in range(4)), nn.Linear(40, 7)))
-
-
-def adamw(params):
-    return torch.optim.AdamW(params, lr=1e-2)
-
-
-def backward(model):
-    loss = nn.functional.cross_entropy(model(torch.randn(8, 40)).float(), torch.randint(7, (8,)))
-    loss.backward()
-    return loss.item()
 
 
 @way(layers, adamw)
@@ -108,9 +94,7 @@ def unsharded_by_hand(model, optimizer):
         model[2].unshard()
         handle.wait()
         seen.append(model[1].weight.detach().clone())
-        losses.append(backward(model))
-        optimizer.step()
-        optimizer.zero_grad()
+        losses.append(step(model, optimizer))
         handle = model[3].unshard(async_op=True)
         handle.wait()
         seen.append(model[3].bias.detach().clone())
@@ -132,17 +116,8 @@ def hooks(model, optimizer):
     optimizer.register_step_pre_hook(lambda *_: seen.append(model[0].weight.grad.full_tensor()))
     optimizer.register_step_post_hook(lambda *_: seen.append(model[3].weight.full_tensor()))
     for _ in range(6):
-        backward(model)
-        optimizer.step()
-        optimizer.zero_grad()
+        step(model, optimizer)
     return seen
-
-
-def step(model, optimizer):
-    loss = backward(model)
-    optimizer.step()
-    optimizer.zero_grad()
-    return loss
 
 
 @way(layers, adamw)
@@ -181,10 +156,10 @@ def whole_state(model, optimizer):
 
 def with_lists():
     """Lists of what to gather ahead, for some modules only."""
-    parts = [fully_shard(nn.Linear(40, 40), reshard_after_forward=place % 2 == 0) for place in range(6)]
-    parts[0].set_modules_to_forward_prefetch(parts[1:4])
-    parts[5].set_modules_to_backward_prefetch([parts[4], parts[3]])
-    return fully_shard(nn.Sequential(*parts, nn.Linear(40, 7)), reshard_after_forward=True)
+    chain = [fully_shard(nn.Linear(40, 40), reshard_after_forward=place % 2 == 0) for place in range(6)]
+    chain[0].set_modules_to_forward_prefetch(chain[1:4])
+    chain[5].set_modules_to_backward_prefetch([chain[4], chain[3]])
+    return fully_shard(nn.Sequential(*chain, nn.Linear(40, 7)), reshard_after_forward=True)
 
 
 @way(with_lists, adamw)
@@ -196,9 +171,7 @@ def lists_changed(model, optimizer):
             model[2].set_modules_to_forward_prefetch([model[3]])
             model[1].set_reshard_after_forward(True)
             model[5].set_unshard_in_backward(True)
-        losses.append(backward(model))
-        optimizer.step()
-        optimizer.zero_grad()
+        losses.append(step(model, optimizer))
     return losses
 
 
@@ -260,9 +233,7 @@ def frozen_for_an_unused_one(model, optimizer):
         for frozen, last in ((False, False), (iteration % 2 == 0, True), (False, True))[: 2 + iteration % 3 // 2]:
             model.set_requires_gradient_sync(last)
             model.layers[2].requires_grad_(not frozen)
-            nn.functional.cross_entropy(
-                model(torch.randn(8, 40), used=(1,) if frozen else (1, 2)), torch.arange(8) % 7
-            ).backward()
+            backward(model, (1,) if frozen else (1, 2))
         if iteration > 2:
             seen.append([None if param.grad is None else param.grad.to_local().clone() for param in model.parameters()])
         model.layers[2].requires_grad_(True)
@@ -275,9 +246,8 @@ def reduced_in(name, sums=False, **types):
     policy = MixedPrecisionPolicy(**types)
 
     def build():
-        parts = [nn.Linear(40, 40) for _ in range(4)], [nn.Linear(40, 7)]
-        model = nn.Sequential(*(fully_shard(part, mp_policy=policy) for some in parts for part in some))
-        fully_shard(model, mp_policy=policy)
+        head = fully_shard(nn.Linear(40, 7), mp_policy=policy)
+        model = fully_shard(nn.Sequential(*parts(mp_policy=policy), head), mp_policy=policy)
         for module in model.modules():
             if sums and hasattr(module, "set_force_sum_reduction_for_comms"):
                 module.set_force_sum_reduction_for_comms(True)

@@ -8,35 +8,14 @@ import queue
 import tempfile
 import threading
 
-import averaging  # noqa: F401
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from sharded import adamw, backward, layers, loss_of, step
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad_value_, clip_grads_with_norm_, get_total_norm, parametrizations
 from ways import run_fsdp, way
-
-
-def layers(wrap=lambda layer: layer):
-    return fully_shard(nn.Sequential(*(fully_shard(wrap(nn.Linear(40, 40))) for _ in range(5)), nn.Linear(40, 7)))
-
-
-def adamw(params):
-    return torch.optim.AdamW(params, lr=1e-2)
-
-
-def loss_of(model):
-    return nn.functional.cross_entropy(model(torch.randn(8, 40)), torch.randint(7, (8,)))
-
-
-def step(model, optimizer):
-    loss = loss_of(model)
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    return loss.item()
 
 
 @way(layers, adamw)
@@ -81,7 +60,7 @@ def norms(model, optimizer):
     """Norms of each gradient are logged, and all are clipped by a norm that is had first."""
     seen = []
     for iteration in range(6):
-        loss_of(model).backward()
+        backward(model)
         seen += [param.grad.norm().full_tensor().item() for param in model.parameters()]
         if iteration % 2:
             norm = get_total_norm([param.grad for param in model.parameters()])
@@ -107,7 +86,7 @@ def saved_beside(model, optimizer):
             saved = dcp.async_save(
                 {"model": states["model"]}, checkpoint_id=f"{folder[0]}/{iteration}", process_group=group
             )
-            loss_of(model).backward()
+            backward(model)
             saved.result()
             optimizer.step()
             optimizer.zero_grad()
@@ -180,7 +159,7 @@ def trained_in_a_thread(model, optimizer):
             answers.put([part.sum().item() for part in weights])
 
     def train():
-        loss_of(model).backward()
+        backward(model)
         optimizer.step()
 
     async def trains():
@@ -241,12 +220,12 @@ def memory_kept(model, optimizer):
 def gradients_kept(model, optimizer):
     """Arrays in the memory of gradients are kept over backward passes that add to them."""
     seen = []
-    loss_of(model).backward()
+    backward(model)
     arrays = [param.grad.to_local().numpy() for param in model.parameters()]
     for iteration in range(6):
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
-        loss_of(model).backward()
+        backward(model)
         seen += [float(array.sum()) for array in arrays]
         if iteration % 2:
             for array in arrays:
@@ -305,7 +284,7 @@ def several_losses(model, optimizer):
     return losses
 
 
-@way(lambda: layers(parametrizations.weight_norm), adamw)
+@way(lambda: layers(wrap=parametrizations.weight_norm), adamw)
 def parametrized(model, optimizer):
     """Weights are made of a direction and a length."""
     return [step(model, optimizer) for _ in range(6)]

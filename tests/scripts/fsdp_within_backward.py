@@ -4,28 +4,12 @@ there, and penalties on this rank's own parts of parameters, whose gradients aut
 
 from itertools import pairwise
 
-import averaging  # noqa: F401
 import torch
 import torch.distributed as dist
+from sharded import backward, layers, loss_of, parts, step, update
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from ways import run_fsdp, way
-
-
-def layers():
-    return fully_shard(nn.Sequential(*(fully_shard(nn.Linear(40, 40)) for _ in range(4)), nn.Linear(40, 7)))
-
-
-def loss_of(model):
-    return nn.functional.cross_entropy(model(torch.randn(8, 40)), torch.randint(7, (8,)))
-
-
-def step(model, optimizer, penalty=0.0):
-    loss = loss_of(model) + penalty
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    return loss.item()
 
 
 @way(layers)
@@ -83,7 +67,7 @@ def penalties(model, optimizer):
         parts = [param.to_local() if iteration % 2 else param for param in model.parameters()]
         sums = [part.square().sum() for part in parts]
         penalty = 1e-2 * sum(each if iteration % 2 else each.full_tensor() for each in sums)
-        losses.append(step(model, optimizer, penalty))
+        losses.append(update(optimizer, loss_of(model) + penalty))
         optimizer.zero_grad(set_to_none=iteration % 3 == 0)
     return losses
 
@@ -108,11 +92,11 @@ def steps(model, optimizer):
 
 def with_lists():
     """The program says what is gathered ahead."""
-    parts = [fully_shard(nn.Linear(40, 40)) for _ in range(4)]
-    for first, second in pairwise(parts):
+    chain = parts()
+    for first, second in pairwise(chain):
         first.set_modules_to_forward_prefetch([second])
         second.set_modules_to_backward_prefetch([first])
-    return fully_shard(nn.Sequential(*parts, nn.Linear(40, 7)))
+    return fully_shard(nn.Sequential(*chain, nn.Linear(40, 7)))
 
 
 @way(with_lists, lambda params: {param: torch.optim.SGD([param], lr=0.1, momentum=0.9) for param in params})
@@ -124,7 +108,7 @@ def stepped_at_once(model, optimizers):
     for param in optimizers:
         param.register_post_accumulate_grad_hook(step_at_once)
     for _ in range(5):
-        loss_of(model).backward()
+        backward(model)
 
 
 @way(with_lists)
@@ -135,7 +119,7 @@ def reductions_read(model, optimizer):
         layer.set_all_reduce_hook(lambda grad: seen.append(grad.clone()))
     model[2].set_gradient_divide_factor(dist.get_world_size())
     for _ in range(5):
-        loss_of(model).backward()
+        backward(model)
         seen.extend(param.grad.to_local().clone() for param in model.parameters())
         optimizer.step()
         optimizer.zero_grad()

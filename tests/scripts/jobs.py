@@ -13,9 +13,12 @@ import select
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+import pytest
 
 from prophet_scheduler.lab.testbed import Testbed
 from support.forks import Forked, ForkServer
@@ -27,8 +30,43 @@ FIRST_PORT = 23000
 POLL_S = 0.05
 
 
+Reports = list[dict[str, Any]]
+"""What each worker of a job reported."""
+
+
 class JobFailed(Exception):
     """A worker failed or hung; the message ends with every role's last words."""
+
+
+class Ahead:
+    """Jobs of the tests that were chosen, run ahead of the tests that wait for them, `at_a_time` of them."""
+
+    def __init__(self, request: pytest.FixtureRequest, folder: Path, at_a_time: int) -> None:
+        items: Any = [item for item in request.session.items if item.path == request.path]
+        self.chosen = [item.callspec.params for item in items if hasattr(item, "callspec")]
+        """Parameters of each test."""
+        self._folder = folder
+        self._pool = ThreadPoolExecutor(at_a_time)
+        self._runs: dict[tuple[str, str], Future[Reports]] = {}
+
+    def add(self, mode: str, name: str, run: Callable[..., Reports], script: Path, *arguments: Any) -> None:
+        """Have `run(script, folder, *arguments)` run the job of this name, unless there is one."""
+        if (mode, name) not in self._runs:
+            self._runs[mode, name] = self._pool.submit(run, script, self.place(mode, name), *arguments)
+
+    def result(self, mode: str, name: str) -> Reports:
+        """Return what each worker reported; fails with the roles' last words."""
+        try:
+            return self._runs[mode, name].result()
+        except JobFailed as error:
+            pytest.fail(f"under {mode}: {error}", pytrace=False)
+
+    def place(self, mode: str, name: str) -> Path:
+        """Return the job's folder, which has one for each worker."""
+        return self._folder / mode / name
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
 
 
 class Cluster:

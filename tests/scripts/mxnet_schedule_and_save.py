@@ -1,4 +1,6 @@
-"""A learning rate schedule and one change by hand; parameters saved in the middle, and loaded again later."""
+"""Gluon as BytePS documents it: a hybridized network, SGD with momentum, and the loss read for a log. It has a schedule
+of the rate, and parameters saved in the middle and loaded again later.
+"""
 
 import byteps.mxnet as bps
 import mxnet as mx
@@ -10,6 +12,7 @@ mx.random.seed(1)
 net = gluon.nn.HybridSequential()
 net.add(gluon.nn.Dense(96, activation="relu"), gluon.nn.Dense(128, activation="relu"), gluon.nn.Dense(10))
 net.initialize(mx.init.Xavier())
+net.hybridize()
 schedule = mx.lr_scheduler.FactorScheduler(step=2, factor=0.7, base_lr=0.1)
 trainer = bps.DistributedTrainer(net.collect_params(), "sgd", {"momentum": 0.9, "lr_scheduler": schedule})
 loss_of = gluon.loss.SoftmaxCrossEntropyLoss()

@@ -14,13 +14,11 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from scripts.jobs import JobFailed
+from scripts.jobs import Ahead
 from scripts.ranks import Ranks
 
 torch = pytest.importorskip("torch")
@@ -33,6 +31,7 @@ MODES: Mapping[str, tuple[dict[str, str], tuple[str, ...]]] = {
 }
 JOBS_AT_A_TIME = 3
 LIMIT_S = 180.0
+PROGRAMS = {"PROGRAMS": os.environ["PROGRAMS"]} if "PROGRAMS" in os.environ else {}
 MANY = "ddp_many_ranks"
 MANY_RANKS = (3, 4)
 HALF = "ddp_clip_half"
@@ -64,37 +63,6 @@ SCRIPTS = sorted(
 )
 
 
-class Jobs:
-    """The jobs of the tests that were chosen, run ahead of the tests that wait for them."""
-
-    def __init__(self, servers: Mapping[str, Ranks], folder: Path, chosen: list[tuple[str, int]]) -> None:
-        self._folder = folder
-        self._pool = ThreadPoolExecutor(JOBS_AT_A_TIME)
-        self._runs: dict[tuple[str, str, int], Future[list[dict[str, Any]]]] = {}
-        for name, ranks in dict.fromkeys(chosen):
-            for mode in MODES:
-                script, place = FOLDER / f"{name}.py", self.place(mode, name, ranks)
-                settings = {"FIND_UNUSED": "1"} if name in UNUSED else {}
-                settings |= {"PROGRAMS": os.environ["PROGRAMS"]} if "PROGRAMS" in os.environ else {}
-                self._runs[mode, name, ranks] = self._pool.submit(
-                    servers[mode].run, script, place, LIMIT_S, ranks, settings
-                )
-
-    def result(self, mode: str, name: str, ranks: int) -> list[dict[str, Any]]:
-        """Return what each rank reported; fails with the ranks' last words."""
-        try:
-            return self._runs[mode, name, ranks].result()
-        except JobFailed as error:
-            pytest.fail(f"under {mode}: {error}", pytrace=False)
-
-    def place(self, mode: str, name: str, ranks: int) -> Path:
-        """Return the job's folder, which has one for each rank."""
-        return self._folder / mode / f"{name}-{ranks}"
-
-    def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
-
-
 def did(place: Path, rank: int) -> dict[str, Counter[str]]:
     """Return what Prophet did on a rank of a job, by the way that trained."""
     counts = json.loads((place / f"rank{rank}" / "rough.json").read_text())
@@ -113,30 +81,29 @@ def ranks_of(name: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def jobs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
+def jobs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ahead]:
     """Jobs of all chosen scripts."""
-    chosen = [
-        (str(item.callspec.params["name"]), int(str(item.callspec.params["ranks"])))
-        for item in request.session.items
-        if item.path == Path(__file__) and isinstance(item, pytest.Function) and hasattr(item, "callspec")
-    ]
+    jobs = Ahead(request, tmp_path_factory.mktemp("scripts"), JOBS_AT_A_TIME)
     with contextlib.ExitStack() as stack:
         servers = {mode: stack.enter_context(Ranks(*how)) for mode, how in MODES.items()}
-        running = Jobs(servers, tmp_path_factory.mktemp("scripts"), chosen)
-        stack.callback(running.close)
-        yield running
+        stack.callback(jobs.close)
+        for name, ranks in [(str(each["name"]), each["ranks"]) for each in jobs.chosen]:
+            settings = PROGRAMS | ({"FIND_UNUSED": "1"} if name in UNUSED else {})
+            for mode, server in servers.items():
+                jobs.add(mode, f"{name}-{ranks}", server.run, FOLDER / f"{name}.py", LIMIT_S, ranks, settings)
+        yield jobs
 
 
 @pytest.mark.parametrize(("name", "ranks"), [(name, ranks_of(name)) for name in SCRIPTS])
-def test_a_script_ends_with_the_bits_of_plain_ddp(jobs: Jobs, name: str, ranks: int) -> None:
-    plain = jobs.result("plain", name, ranks)
+def test_a_script_ends_with_the_bits_of_plain_ddp(jobs: Ahead, name: str, ranks: int) -> None:
+    plain = jobs.result("plain", f"{name}-{ranks}")
     for other in plain[1:]:
         assert other["weights"] == plain[0]["weights"], "the ranks differ without Prophet: the script shows nothing"
-    scheduled = jobs.result("prophet", name, ranks)
+    scheduled = jobs.result("prophet", f"{name}-{ranks}")
     for rank, (expected, measured) in enumerate(zip(plain, scheduled, strict=True)):
         changed = [value for value in expected if measured.get(value) != expected[value]]
         assert not changed, f"rank {rank} ended with other {' and '.join(changed)}"
-    place = jobs.place("prophet", name, ranks)
+    place = jobs.place("prophet", f"{name}-{ranks}")
     for rank in range(ranks):
         for way, counts in did(place, rank).items():
             assert counts["operations"] > 0, f"Prophet averaged nothing {way}"
@@ -149,22 +116,22 @@ def test_a_script_ends_with_the_bits_of_plain_ddp(jobs: Jobs, name: str, ranks: 
 
 @pytest.mark.parametrize("name", FALLS_BACK)
 @pytest.mark.parametrize("ranks", [2])
-def test_what_cannot_be_kept_falls_back_with_one_warning(jobs: Jobs, name: str, ranks: int) -> None:
-    jobs.result("prophet", name, ranks)
+def test_what_cannot_be_kept_falls_back_with_one_warning(jobs: Ahead, name: str, ranks: int) -> None:
+    jobs.result("prophet", f"{name}-{ranks}")
     for rank in range(ranks):
-        log = (jobs.place("prophet", name, ranks) / f"rank{rank}" / "log").read_text()
+        log = (jobs.place("prophet", f"{name}-{ranks}") / f"rank{rank}" / "log").read_text()
         said = log.count("goes on with DistributedDataParallel as it is")
         assert said == (FALLS_BACK[name] if rank == 0 else 0), log
 
 
 @pytest.mark.parametrize("name", (MANY, HALF))
 @pytest.mark.parametrize("ranks", MANY_RANKS)
-def test_with_more_ranks_averages_are_within_rounding_and_alike_on_all(jobs: Jobs, name: str, ranks: int) -> None:
-    jobs.result("plain", name, ranks)
-    scheduled = jobs.result("prophet", name, ranks)
+def test_with_more_ranks_averages_are_within_rounding_and_alike_on_all(jobs: Ahead, name: str, ranks: int) -> None:
+    jobs.result("plain", f"{name}-{ranks}")
+    scheduled = jobs.result("prophet", f"{name}-{ranks}")
     assert all(result == scheduled[0] for result in scheduled), "the ranks differ"
-    weights = [torch.load(jobs.place(mode, name, ranks) / "rank0" / "weights.pt") for mode in MODES]
+    weights = [torch.load(jobs.place(mode, f"{name}-{ranks}") / "rank0" / "weights.pt") for mode in MODES]
     tolerance = {"rtol": 2e-2, "atol": 2e-3} if name == HALF else {"rtol": 1e-4, "atol": 1e-6}
     torch.testing.assert_close(*weights, **tolerance)
     # The first rank looks at gradients now and then, which leaves it few late updates.
-    assert_clipped_late(name, did(jobs.place("prophet", name, ranks), 1))
+    assert_clipped_late(name, did(jobs.place("prophet", f"{name}-{ranks}"), 1))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +33,19 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
         return ranks.run(SCRIPT, tmp_path_factory.mktemp("plain") / "job", LIMIT_S)
 
 
+@pytest.fixture(scope="module")
+def scheduled() -> Iterator[Ranks]:
+    settings = {"PROPHET_SCHEDULER": "prophet", "PROPHET_STATUS_OUT": "status.json", "PROPHET_MONITOR_S": "0.1"}
+    with Ranks(settings, (*COMMON, "prophet_ddp.takeover", "turned")) as ranks:
+        yield ranks
+
+
 class Job:
     """The script under Prophet, with `slow` ("PROPHET" or "TORCH") as the slower one, and `more` in its environment."""
 
-    def __init__(self, folder: Path, slow: str, **more: str) -> None:
-        told = {
-            "PROPHET_SCHEDULER": "prophet",
-            "PROPHET_STATUS_OUT": "status.json",
-            "PROPHET_MONITOR_S": "0.1",
-            f"SLOW_{slow}_S": str(SLOWER_S),
-        }
-        with Ranks(told, (*COMMON, "prophet_ddp.takeover", "turned")) as ranks:
-            self.reports = ranks.run(SCRIPT, folder / "job", LIMIT_S, settings=more)
+    def __init__(self, ranks: Ranks, folder: Path, slow: str, **more: str) -> None:
+        settings = {f"SLOW_{slow}_S": str(SLOWER_S), **more}
+        self.reports = ranks.run(SCRIPT, folder / "job", LIMIT_S, settings=settings)
         places = [folder / "job" / f"rank{rank}" for rank in range(2)]
         self.counts = [json.loads((place / "turned.json").read_text()) for place in places]
         self.logs = [(place / "log").read_text() for place in places]
@@ -51,8 +53,10 @@ class Job:
         self.statuses = [json.loads(file.read_text()) for file in files]
 
 
-def test_where_torchs_reducer_is_faster_it_has_the_rest_of_the_job(plain: list[dict[str, Any]], tmp_path: Path) -> None:
-    job = Job(tmp_path, "PROPHET")
+def test_where_torchs_reducer_is_faster_it_has_the_rest_of_the_job(
+    plain: list[dict[str, Any]], scheduled: Ranks, tmp_path: Path
+) -> None:
+    job = Job(scheduled, tmp_path, "PROPHET")
     assert job.reports == plain
     for count, status in zip(job.counts, job.statuses, strict=True):
         assert count["given back"] == 1
@@ -65,16 +69,18 @@ def test_where_torchs_reducer_is_faster_it_has_the_rest_of_the_job(plain: list[d
 
 
 def test_where_the_program_has_parts_of_gradients_it_keeps_its_turn(
-    plain: list[dict[str, Any]], tmp_path: Path
+    plain: list[dict[str, Any]], scheduled: Ranks, tmp_path: Path
 ) -> None:
-    job = Job(tmp_path, "PROPHET", LENDS="1")
+    job = Job(scheduled, tmp_path, "PROPHET", LENDS="1")
     assert job.reports == plain
     for count in job.counts:
         assert count["torch"] > LOOKS and count["given back"] == 0
 
 
-def test_where_it_is_slower_prophet_is_kept_after_a_look(plain: list[dict[str, Any]], tmp_path: Path) -> None:
-    job = Job(tmp_path, "TORCH")
+def test_where_it_is_slower_prophet_is_kept_after_a_look(
+    plain: list[dict[str, Any]], scheduled: Ranks, tmp_path: Path
+) -> None:
+    job = Job(scheduled, tmp_path, "TORCH")
     assert job.reports == plain
     for count in job.counts:
         assert count["prophet"] + count["torch"] == ITERATIONS

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.jobs import JobFailed
+from scripts.jobs import Ahead
 from scripts.ranks import Ranks
 
 torch = pytest.importorskip("torch")
@@ -25,6 +25,7 @@ torch = pytest.importorskip("torch")
 FOLDER = Path(__file__).parent
 COMMON = (
     "torch",
+    "torch._dynamo",
     "torch.distributed._composable.replicate_with_fsdp",
     "torch.distributed.checkpoint",
     "torch.distributed.fsdp",
@@ -35,7 +36,8 @@ MODES: Mapping[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "turns": ({"PROPHET_SCHEDULER": "prophet"}, (*COMMON, "rough_fsdp", "turned_fsdp")),
 }
 PROGRAMS = {"PROGRAMS": os.environ["PROGRAMS"]} if "PROGRAMS" in os.environ else {}
-LIMIT_S = 180.0 + 5 * int(PROGRAMS.get("PROGRAMS", 0))
+JOBS_AT_A_TIME = 3
+LIMIT_S = 300.0 + 5 * int(PROGRAMS.get("PROGRAMS", 0))
 RANDOM = "fsdp_random"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("fsdp_*.py"))
 RANKS = {
@@ -43,8 +45,8 @@ RANKS = {
     "fsdp_replicate": (2, 3),
 }
 AT_ONCE = {
-    *("muon", "compiled", "stepped_at_once", "reductions_read", "fsdp_extension", "fsdp_kept", "uneven", "hooks"),
-    *("scaled", "norms", "gradients_kept", "backward_in_a_thread", "fsdp_event_loop"),
+    *("muon", "compiled", "stepped_at_once", "reductions_read", "fsdp_extension", "uneven", "hooks"),
+    *("kept_after_forward", "scaled", "norms", "gradients_kept", "backward_in_a_thread", "fsdp_event_loop"),
     *("penalties_into_gradients", "gradient_in_a_graph"),
 }
 """Scripts and ways whose updates are not late, since something looks at all gradients before each step, or may."""
@@ -57,23 +59,27 @@ NOT_LATE = {"float16", "sums", "stepped_at_once"}
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[Mapping[str, Ranks]]:
+def jobs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ahead]:
+    """Jobs of all chosen scripts."""
+    jobs = Ahead(request, tmp_path_factory.mktemp("scripts"), JOBS_AT_A_TIME)
     with contextlib.ExitStack() as stack:
-        yield {mode: stack.enter_context(Ranks(*how)) for mode, how in MODES.items()}
+        servers = {mode: stack.enter_context(Ranks(*how)) for mode, how in MODES.items()}
+        stack.callback(jobs.close)
+        for name, ranks in [(str(each["name"]), each["ranks"]) for each in jobs.chosen]:
+            for mode in modes_of(name):
+                script = FOLDER / f"{name}.py"
+                jobs.add(mode, f"{name}-{ranks}", servers[mode].run, script, LIMIT_S, ranks, PROGRAMS)
+        yield jobs
+
+
+def modes_of(name: str) -> list[str]:
+    return [mode for mode in MODES if mode != "turns" or name != "fsdp_hosts"]  # which adds in an order of its own
 
 
 @pytest.mark.parametrize(("name", "ranks"), [(name, count) for name in SCRIPTS for count in RANKS.get(name, (2,))])
-def test_a_script_ends_with_the_bits_of_a_correct_average(
-    servers: Mapping[str, Ranks], tmp_path: Path, name: str, ranks: int
-) -> None:
-    try:
-        reports = {
-            mode: server.run(FOLDER / f"{name}.py", tmp_path / mode, LIMIT_S, ranks, PROGRAMS)
-            for mode, server in servers.items()
-            if mode != "turns" or name != "fsdp_hosts"  # which adds in an order of its own
-        }
-    except JobFailed as error:
-        pytest.fail(str(error), pytrace=False)
+def test_a_script_ends_with_the_bits_of_a_correct_average(jobs: Ahead, name: str, ranks: int) -> None:
+    job = f"{name}-{ranks}"
+    reports = {mode: jobs.result(mode, job) for mode in modes_of(name)}
     plain = reports.pop("plain")
     assert len({result["weights"] for result in plain}) == 1, (
         "the ranks differ without Prophet: the script shows nothing"
@@ -85,10 +91,10 @@ def test_a_script_ends_with_the_bits_of_a_correct_average(
     falls_back = "fall_back" in name
     for rank in range(ranks):
         if "turns" in reports:
-            turned = json.loads((tmp_path / "turns" / f"rank{rank}" / "rough.json").read_text())
+            turned = json.loads((jobs.place("turns", job) / f"rank{rank}" / "rough.json").read_text())
             own = {way for way, each in turned.items() if each.get("own")}
             assert bool(own) != falls_back, "FSDP2's own collectives had no turn"
-        did = json.loads((tmp_path / "prophet" / f"rank{rank}" / "rough.json").read_text())
+        did = json.loads((jobs.place("prophet", job) / f"rank{rank}" / "rough.json").read_text())
         for way, each in did.items():
             counts = Counter(each)
             assert (counts.total() > 0) != falls_back, (way, counts)
@@ -98,6 +104,6 @@ def test_a_script_ends_with_the_bits_of_a_correct_average(
             assert falls_back or all((counts["reduced"], late, ahead)), (way, counts)
             at_once = name in AT_ONCE or way in AT_ONCE or way in NOT_LATE
             assert falls_back or (counts["updates"] > 0) != at_once, (way, counts)
-        log = (tmp_path / "prophet" / f"rank{rank}" / "log").read_text()
+        log = (jobs.place("prophet", job) / f"rank{rank}" / "log").read_text()
         said = [line for line in log.splitlines() if "Prophet:" in line]
         assert len(said) == (rank == 0) * (falls_back + SAYS_MORE.get(name, 0)), log

@@ -41,7 +41,6 @@ def _promise() -> None:
 
 
 def _slow_down() -> None:
-    prophet_s, torch_s = (float(os.environ.get(f"SLOW_{name}_S", "0")) for name in ("PROPHET", "TORCH"))
     end: Any = vars(ModuleRounds)["_end"]
     begin: Any = vars(TurnReducer)["prepare_for_backward"]
     back: Any = vars(Turns)["_why"]
@@ -60,7 +59,8 @@ def _slow_down() -> None:
         return back(self, *bucket_bytes)
 
     def slowed(self: Any, way: str, _took_s: float, *cut: Any) -> None:
-        iterated(self, way, ITERATION_S + (torch_s if way == TORCH else prophet_s), *cut)
+        slower_s = float(os.environ.get(f"SLOW_{'TORCH' if way == TORCH else 'PROPHET'}_S", "0"))
+        iterated(self, way, ITERATION_S + slower_s, *cut)
 
     ModuleRounds._end = count  # type: ignore[method-assign]
     ModuleRounds.iterated = slowed  # type: ignore[method-assign,assignment]

@@ -26,6 +26,12 @@ def some_iterations(count: int, began: float = 0.0) -> NDArray[Any]:
     return events([row for n in range(count) for row in iteration(began + n, STEPS)])
 
 
+def turn(second: int, sizes: list[int], bandwidth: float, overhead_s: float = 0.0, began: float = 0.31) -> NDArray[Any]:
+    """Return the events of one second: an iteration, and transfers from `began` on."""
+    sent = transfers(sizes, bandwidth, overhead_s, began=second + began)
+    return np.sort(np.concatenate([some_iterations(1, float(second)), sent]), order="time_s", kind="stable")
+
+
 def test_it_has_a_plan_before_anything_is_known() -> None:
     assert session().plan.push.order == {}
 
@@ -72,12 +78,9 @@ def test_a_worker_that_follows_has_in_flight_what_the_one_that_decides_wants() -
     credits: list[int | None] = []
     said = {0: None, 1: 128 * 1024, 2: 128 * 1024, 3: 1 << 20}
     for number, size in enumerate((512 * 1024, 64 * 1024, 64 * 1024, 512 * 1024)):
-        for second in range(8):
-            now = 8.0 * number + second
-            sent = transfers([size, 4000] * 20, 30e6, 0.0005, began=now + 0.4)
-            turn = np.concatenate([some_iterations(1, now), sent])
-            turn.sort(order="time_s", kind="stable")
-            plan = plan_at(subject, now + 1.0, turn, cut=Cut.uniform(size), credit=said[number])
+        for second in range(8 * number, 8 * number + 8):
+            seen = turn(second, [size, 4000] * 20, 30e6, 0.0005, 0.4)
+            plan = plan_at(subject, second + 1.0, seen, cut=Cut.uniform(size), credit=said[number])
             assert plan is None or plan.cut is None, "it has no say in that"
             credits.append(subject.plan.push.credit)
     assert credits == [said[number] or begun_with for number in range(4) for _ in range(8)]
@@ -89,11 +92,8 @@ def test_one_that_follows_plans_for_itself_where_nothing_is_cut() -> None:
     """Gradients that the program sends itself are in no arena, and nobody says what is to be in flight."""
     subject, alone = (session(follows=follows) for follows in (True, False))
     for second in range(12):
-        sent = transfers([131072, 4000] * 20, 30e6, 0.0005, began=second + 0.4)
-        turn = np.concatenate([some_iterations(1, float(second)), sent])
-        turn.sort(order="time_s", kind="stable")
         for one in (subject, alone):
-            plan_at(one, second + 1.0, turn)
+            plan_at(one, second + 1.0, turn(second, [131072, 4000] * 20, 30e6, 0.0005, 0.4))
     assert subject.plan == alone.plan != session().plan
 
 
@@ -103,11 +103,8 @@ def test_the_first_rounds_of_new_keys_say_nothing_of_the_network() -> None:
     rates: list[float] = []
     for second in range(30):
         size, new = (128 * 1024, False) if second < 12 else (512 * 1024, second < 14)
-        count = (8 << 20) // size
-        sent = transfers([size] * count, 13e6 if new else 30e6, 0.0, began=second + 0.31)
-        turn = np.concatenate([some_iterations(1, float(second)), sent])
-        turn.sort(order="time_s", kind="stable")
-        plan_at(subject, second + 1.0, turn, cut=Cut.uniform(size))
+        seen = turn(second, [size] * ((8 << 20) // size), 13e6 if new else 30e6)
+        plan_at(subject, second + 1.0, seen, cut=Cut.uniform(size))
         if subject.network is not None:
             rates.append(subject.network.bandwidth)
     assert len(rates) > 20
@@ -119,10 +116,7 @@ def test_what_a_part_of_an_iteration_tells_of_the_network_does_not_count() -> No
     subject = session()
     known = []
     for second in range(6):
-        sent = transfers([131072, 4000] * 20, 30e6, 0.0005, began=second + 0.4)
-        turn = np.concatenate([some_iterations(1, float(second)), sent])
-        turn.sort(order="time_s", kind="stable")
-        plan_at(subject, second + 1.0, turn)
+        plan_at(subject, second + 1.0, turn(second, [131072, 4000] * 20, 30e6, 0.0005, 0.4))
         known.append(subject.network is not None)
     assert known == [False] * 4 + [True] * 2, "two to warm up, and two that have ended, with the next one's begin"
 
@@ -141,10 +135,8 @@ def test_a_slower_network_is_seen_though_it_came_with_another_cut() -> None:
     subject = session(shape=Shape(2, 1), follows=True)
     for second in range(24):
         size, rate = (128 * 1024, 30e6) if second < 12 else (512 * 1024, 15e6)
-        sent = transfers([size] * ((8 << 20) // size), rate, 0.0, began=second + 0.31)
-        turn = np.concatenate([some_iterations(1, float(second)), sent])
-        turn.sort(order="time_s", kind="stable")
-        plan_at(subject, second + 1.0, turn, cut=Cut.uniform(size))
+        seen = turn(second, [size] * ((8 << 20) // size), rate)
+        plan_at(subject, second + 1.0, seen, cut=Cut.uniform(size))
     assert subject.network is not None
     assert subject.network.bandwidth == pytest.approx(15e6, rel=0.02)
 
@@ -154,9 +146,9 @@ def test_the_order_of_blocks_that_come_back_is_known_at_once() -> None:
     subject = session(shape=Shape(2, 1), follows=True, learns_order=True)
     orders = []
     for second in range(18):
-        turn = events(iteration(float(second), {0: 0.1, 1: 0.2, 2: 0.3}))
+        seen = events(iteration(float(second), {0: 0.1, 1: 0.2, 2: 0.3}))
         size = 512 * 1024 if 8 <= second < 16 else 128 * 1024
-        plan_at(subject, second + 1.0, turn, cut=Cut.uniform(size))
+        plan_at(subject, second + 1.0, seen, cut=Cut.uniform(size))
         orders.append(subject.plan.push.order)
     assert (orders[7], orders[8]) == ({2: 0, 1: 1, 0: 2}, {})
     assert orders[16] == orders[7]

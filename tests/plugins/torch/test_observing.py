@@ -42,7 +42,7 @@ def servers() -> Iterator[tuple[Ranks, Ranks]]:
 DDP = "ddp_plain", "ddp_unused", "ddp_fall_back_own_hook", "ddp_dropped"
 
 
-@pytest.mark.parametrize("name", [*DDP, "fsdp_kept", "fsdp_replicate", "fsdp_steps"])
+@pytest.mark.parametrize("name", [*DDP, "fsdp_modules", "fsdp_replicate", "fsdp_steps"])
 def test_a_script_ends_with_the_bits_that_it_has_without(
     servers: tuple[Ranks, Ranks], tmp_path: Path, name: str
 ) -> None:
