@@ -228,15 +228,13 @@ def _other_ways(rounds: ModuleRounds) -> tuple[str, ...]:
 
 def _choices_of(reference: weakref.ref[ModuleRounds], question: Question, ways: Sequence[str]) -> Sequence[Choice]:
     """Return the choices for these ways, with their predicted times; none if the module is gone."""
-    from prophet_ddp.sequencing import torch_reducer
+    from prophet_ddp.sequencing import torch_reducer, two_phases
 
     rounds = reference()
     if rounds is None or not rounds.slots:
         return ()
     choices = list(torch_reducer(question)) if TORCH in ways else []
     if TWO_PHASES in ways:
-        from prophet_ddp.phase_times import two_phases
-
         choices += two_phases(question, rounds.layout)
     return choices
 

@@ -37,7 +37,7 @@ from typing import Any
 import torch
 
 from prophet_ddp.control import Decision
-from prophet_ddp.dividing import EVENLY, MOST_EXACT, WHOLE
+from prophet_ddp.dividing import EVENLY, MOST_EXACT, WHOLE, Division
 from prophet_ddp.events import Phase
 from prophet_ddp.issuer import Issuer, JointOperation
 from prophet_scheduler.core.cut import Block
@@ -167,14 +167,17 @@ class Norms:
 
 
 class Phases:
-    """Rounds of a module in two phases, under one `decision`. `owners` are those of the blocks."""
+    """Rounds of a module in two phases, under one `decision`. `pieces` are the `blocks` as the division's cut makes
+    them.
+    """
 
     def __init__(
         self,
         issuer: Issuer,
-        norms: Norms,
+        slots: Sequence[Slot],
         blocks: Sequence[ArenaBlock],
-        owners: Sequence[int],
+        pieces: Sequence[Block],
+        division: Division,
         decision: Decision,
         rank: int,
         ranks: int,
@@ -183,8 +186,8 @@ class Phases:
         self._rank, self._ranks = rank, ranks
         self._blocks = blocks
         self._decision = decision
-        self._owners = dict(zip(blocks, owners, strict=True))
-        self.norms = norms
+        self._owners = dict(zip(blocks, map(division.owner, pieces), strict=True))
+        self.norms = Norms(issuer, slots, blocks, pieces, division.owners, rank, ranks)
         self.reduces: dict[ArenaBlock, JointOperation] = {}
         """First operation of each block's reduction in this round; made ready once the block is complete."""
         self.gatherings: dict[ArenaBlock, JointOperation] = {}

@@ -157,7 +157,7 @@ def killed_in_two_phases(rank: int) -> None:
         if prophet() and step == 1 and rank == 0:
             want_two_phases(ddp)
         if rank == 1 and step == 8:
-            assert not prophet() or ddp.reducer.rounds.layout.dividing.phases
+            assert not prophet() or ddp.reducer.rounds.layout.phases
             mark()
             os.kill(os.getpid(), signal.SIGKILL)
         nn.utils.clip_grad_norm_(ddp.parameters(), 0.01)
@@ -230,7 +230,7 @@ def no_descriptor_in_mid_job(rank: int, without: int = 1) -> None:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (taken, limits[1]))
         if step == 7:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            assert not prophet() or not (ddp.reducer.rounds.layout.dividing.phases or ddp.reducer.rounds.divisible)
+            assert not prophet() or not (ddp.reducer.rounds.layout.phases or ddp.reducer.rounds.divisible)
         nn.utils.clip_grad_norm_(ddp.parameters(), 0.01)
 
     ddp: Any = DistributedDataParallel(model())

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from prophet_ddp.control import Decision
 from prophet_ddp.dividing import EVENLY, WHOLE, Division, divide
-from prophet_ddp.phase_times import PhaseWire, orders_of, two_phases_s
-from prophet_ddp.phases import Norms, Phases
+from prophet_ddp.phases import Phases
+from prophet_ddp.sequencing import PhaseWire, orders_of, two_phases_s
 from prophet_scheduler.core.arena import profile_under
 from prophet_scheduler.core.cut import UNIT_BYTES, Block, Cut, blocks_of
 from prophet_scheduler.core.network import Network
@@ -108,9 +108,8 @@ class Rank(PhasesRank):
         self.issuer.groups.apart = [wire.group(rank, 1 + number) for number in range(wire.ranks)]
         self.issuer.at_once = 3
         decision = Decision(division.cut, tuple(order), at_once=wire.ranks, gathers=tuple(gathers))
-        norms = Norms(self.issuer, self.slots, self.blocks, self.pieces, division.owners, rank, wire.ranks)
-        owners = [division.owner(piece) for piece in self.pieces]
-        self.phases = Phases(self.issuer, norms, self.blocks, owners, decision, rank, wire.ranks)
+        ranks = rank, wire.ranks
+        self.phases = Phases(self.issuer, self.slots, self.blocks, self.pieces, division, decision, *ranks)
         self.issuer.append(self.phases.operations(norm_order))
 
     def norms(self, order: float = 2.0) -> torch.Tensor | None:
