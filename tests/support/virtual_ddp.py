@@ -101,7 +101,7 @@ class Job:
 
     def _take(self, cut: Cut, order: tuple[int, ...] | None) -> None:
         self.cut = cut
-        self.record.decided.took_up(cut)
+        self.record.took_up(cut)
         self.order = order or backward_order(len(self.blocks_under(cut)))
 
     def blocks_under(self, cut: Cut) -> list[Block]:

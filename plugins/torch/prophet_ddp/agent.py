@@ -133,7 +133,7 @@ class ModuleAgent(WatchingAgent):
     def leave(self) -> None:
         """Keep the learned values for the next start, when the module or the process ends."""
         if self._warm is not None:
-            self._warm.keep(self.session.learned(self._record.decided.cut))
+            self._warm.keep(self.session.learned(self._record.cut))
 
     def _turn(self, rounds: ModuleRounds, now: float) -> None:
         from prophet_scheduler.session.messages import Basis, Turn, Want
@@ -200,7 +200,7 @@ class ModuleAgent(WatchingAgent):
 
         session, turns = self.session, rounds.turns
         stock_s = stock_iteration_s(basis.profile, basis.network, rounds.ranks)
-        rounds.record.decided.planned(session.plan, session.why, predicted_of(session.wanted, stock_s))
+        rounds.record.planned(session.plan, session.why, predicted_of(session.wanted, stock_s))
         rounds.record.planned_from = basis.profile
         self.decided = True
         if want.way != TORCH:

@@ -25,6 +25,7 @@ from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, RankGroups
 from prophet_ddp.layout import Channel, RoundTerms
 from prophet_ddp.lost_ranks import LostRanks, ended_rank
+from prophet_ddp.meeting import timeout_of
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.wide_gloo import probe, wide_group
 from prophet_scheduler.core.cut import Borders, Cut, learning_cut
@@ -84,7 +85,7 @@ def assemble(
     module's blocks.
     """
     hardware = _hardware_of(ddp)
-    timeout = group._get_backend(hardware.device).options._timeout
+    timeout = timeout_of(group, hardware.device)
     ends.close_gone()
     members = dist.get_process_group_ranks(group)
     own = hardware.new_group(group, store, timeout)
@@ -114,7 +115,7 @@ def assemble(
         uses_vary=ddp.find_unused_parameters or ddp.static_graph,
         counted=ddp.static_graph,
         arranges=ours,
-        divides=ours and group.size() > 1,
+        divides=ours,
         in_place=ddp.gradient_as_bucket_view,
         adapts=adapts,
         may_leave=whole and adapts,

@@ -232,7 +232,7 @@ class ModuleLayout:
         assert self.arena is not None
         division = self.division(decision.cut) if decision.gathers else None
         self.arena.recut(decision.cut if division is None else division.cut)
-        self._record.decided.took_up(decision.cut)
+        self._record.took_up(decision.cut)
         count = len(self.arena.blocks)
         if len(decision.order) != count:
             raise RuntimeError(f"ranks agreed on a sequence of {len(decision.order)} blocks, but there are {count}")

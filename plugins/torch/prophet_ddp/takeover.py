@@ -10,7 +10,6 @@ go along, all keep torch's reducer, with one warning.
 
 from __future__ import annotations
 
-import datetime
 import functools
 import hashlib
 import itertools
@@ -100,7 +99,7 @@ def _replace_everywhere(ddp: Any, told: Settings, group: dist.ProcessGroup, labe
     blocks = f"{told.partition_bytes or 'adaptive'}, fusion {'on' if told.fusion else 'off'}"
     terms = f"Prophet {__version__}, policy {told.policy}, {blocks}, layout {digest}"
     own = terms if reason is None else f"{KEEPS}, since {reason}"
-    limit_s = _timeout_s(ddp, group)
+    limit_s = meeting.timeout_of(group, next(ddp.module.parameters()).device).total_seconds()
     # All ranks were here a moment ago, so a silent one does not run Prophet and will never answer.
     if synced:
         said, store = meeting.agree_or_end(group, own, meeting.AGREE_LIMIT_S, "has not announced its settings")
@@ -197,16 +196,6 @@ def _parameters(ddp: Any, *, sparse: bool) -> list[torch.Tensor]:
     """Return the parameters that the reducer averages: those with sparse gradients, or the others."""
     parameters, are_sparse = ddp._build_params_for_reducer()
     return [param for param, is_sparse in zip(parameters, are_sparse, strict=True) if is_sparse == sparse]
-
-
-def _timeout_s(ddp: Any, group: dist.ProcessGroup) -> float:
-    """Return the seconds for which torch waits for a rank in an operation of the group."""
-    try:
-        device = next(ddp.module.parameters()).device
-        timeout: datetime.timedelta = group._get_backend(device).options._timeout
-    except (RuntimeError, AttributeError):
-        return meeting.AGREE_LIMIT_S
-    return timeout.total_seconds()
 
 
 def _replace(
