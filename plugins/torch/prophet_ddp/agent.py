@@ -191,7 +191,7 @@ class ModuleAgent(WatchingAgent):
                 self._record.began_warm = True
                 if kept.cut is not None and kept.network is not None:
                     basis = Basis(kept.profile, kept.network, self.session.profiler.jitter_s)
-                    rounds.channel.control.want(self._sequencer.first(rounds.layout, kept.cut, basis))
+                    rounds.channel.control.want(self._sequencer.decide(rounds.layout, kept.cut, False, basis))
         warm.turn(now, cut, self.session.learned)
 
     def _want(self, rounds: ModuleRounds, want: Want, cut: Cut, basis: Basis) -> None:

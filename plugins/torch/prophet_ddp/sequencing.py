@@ -73,10 +73,6 @@ class Sequencer:
             return later and at_rest
         return later or self._pace_s(cut) is not None
 
-    def first(self, layout: ModuleLayout, cut: Cut, basis: Basis) -> Decision:
-        """Return the decision for blocks of which none has been sent."""
-        return self._sequence(layout, cut, basis).decision(basis.network)
-
     def decide(self, layout: ModuleLayout, cut: Cut, divides: bool, basis: Basis) -> Decision:
         """Return the decision for blocks of this cut, on a network as fast as they were lately; in two phases if it
         `divides`.
