@@ -172,8 +172,7 @@ class Control:
                 page[:_PAGE] = torch.tensor([number, len(self._sent), *turn])
             return self._issuer.groups.all_reduce(page)
 
-        operation = JointOperation(send)
-        operation.ready = True
+        operation = JointOperation(send, ready=True)
         self._page = operation, page
         return operation
 

@@ -178,8 +178,7 @@ class Issuer:
 
     def put(self, start: Callable[[], Any]) -> JointOperation:
         """Append an operation that has no block, and whose data is ready."""
-        operation = JointOperation(start)
-        operation.ready = True
+        operation = JointOperation(start, ready=True)
         self.append([operation])
         return operation
 
