@@ -63,6 +63,17 @@ def stand_behind(ddp_class: Any) -> None:
     ddp_class.__init__ = init
 
 
+def keep_lives_apart() -> None:
+    """Keep a job's lives apart if its launcher may restart ranks and has one store for all. Alike on all ranks."""
+    told = os.environ
+    if told.get("TORCHELASTIC_USE_AGENT_STORE") == str(True) and told.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
+        from prophet_ddp import lives
+        from prophet_scheduler.core.settings import DDP_SCHEDULER, OBSERVE
+
+        if told.get(DDP_SCHEDULER, OBSERVE).strip().lower() != OBSERVE:
+            lives.begin_apart()
+
+
 @functools.cache
 def takeover_in(package: str) -> Any:
     """Return a plugin's module for taking over, or the one for observing only. None, with one warning, if the variable
@@ -84,6 +95,11 @@ def takeover_in(package: str) -> Any:
     return None
 
 
+def _imported(module: ModuleType) -> None:
+    stand_behind(module.DistributedDataParallel)
+    keep_lives_apart()
+
+
 atexit.register(end_last)
 threads.attend()
-call_after_import(MODULE, lambda module: stand_behind(module.DistributedDataParallel))
+call_after_import(MODULE, _imported)

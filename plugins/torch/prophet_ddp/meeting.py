@@ -1,4 +1,4 @@
-"""Meetings of ranks in a store: to exchange texts, or to connect a group of ours.
+"""Meetings of ranks in a store: to exchange texts, to connect a group of ours, or to start a life of the job.
 
 Rule of this file: which keys are read, and who waits for whom. takeover.py supplies the texts.
 
@@ -104,21 +104,26 @@ def agree_or_end(group: dist.ProcessGroup, text: str, limit_s: float, silent: st
 
 
 def agree(group: dist.ProcessGroup, text: str, patience: Patience) -> tuple[list[str], Store]:
-    """Return each rank's text, by rank, and a part of the default group's store that no earlier life of the job has
-    used. All ranks of the group call this. Raises SilentRank, and the store's error if it is gone.
-    """
+    """Call `meet` for the ranks of a group, in the default group's store."""
     members = dist.get_process_group_ranks(group)
     place = hashlib.sha256(f"{group.group_name} {members}".encode()).hexdigest()[:16]
     own = place, group.rank()  # In torch's tests ranks may be threads of one process.
     _counts[own] = _counts.get(own, 0) + 1
     store = PrefixStore(f"prophet/{place}/{_counts[own]}", _get_default_store())
-    lead = group.rank() == 0
-    name, said = _lead(store, group.size(), text, patience) if lead else _follow(store, group.rank(), text, patience)
-    return said, PrefixStore(name, store)
+    return meet(store, group.rank(), group.size(), text, patience)
 
 
 def nobody() -> None:
     """Return no rank."""
+
+
+def meet(store: Store, rank: int, ranks: int, text: str, patience: Patience) -> tuple[list[str], Store]:
+    """Return each rank's text, by rank, and a part of the store that no earlier life has used.
+
+    In one life each rank calls this once in a store. Raises SilentRank, and the store's error if it is gone.
+    """
+    name, said = _lead(store, ranks, text, patience) if rank == 0 else _follow(store, rank, text, patience)
+    return said, PrefixStore(name, store)
 
 
 def end_together() -> None:
