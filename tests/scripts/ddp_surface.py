@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 dist.init_process_group("gloo")
 torch.manual_seed(1)
 said, kept = {}, []
-MEASURED = "time", "iteration", "rebuilt", "can_set_static", "num_buckets", "unused_parameter", "master_port"
+MEASURED = "time", "iteration", "rebuilt", "num_buckets", "unused_parameter", "master_port"
 """Parts of the names of entries about iterations, which Prophet does not have, and about this run."""
 
 
@@ -59,7 +59,7 @@ torch.manual_seed(100 + dist.get_rank())
 changing = DistributedDataParallel(Parts(), find_unused_parameters=True)
 for count in (2, 2, 4, 1):
     train(changing, [count])
-    said[f"used {len(said)}"] = changing.reducer._get_local_used_map().clone()
+    said[f"used {len(said)}"] = [changing.reducer._get_local_used_map().clone(), changing.reducer._ddp_graph_static()]
 look("graph that changes", changing)
 
 always = DistributedDataParallel(Parts(), bucket_cap_mb=0.002)
@@ -77,7 +77,7 @@ static = DistributedDataParallel(Parts(), static_graph=True)
 for count in range(4):
     train(static, [3])
     look(f"static graph, {count}", static)
-said["static"] = static.reducer._get_local_used_map()
+said["static"] = [static.reducer._get_local_used_map(), static.reducer._ddp_graph_static()]
 
 for hook in (default_hooks.allreduce_hook, default_hooks.fp16_compress_hook):
     hooked = DistributedDataParallel(Parts(), gradient_as_bucket_view=True)

@@ -33,6 +33,7 @@ BREADTH = (
     "test_ddp_python_error_logged",
     "test_ddp_shared_grad_acc_unused_params",
     "test_ddp_static_graph_nested_types",
+    "test_detect_ddp_is_actually_static",
     "test_static_graph_api_cpu",
 )
 PASSED, FAILED = OneEnd("passed", ""), OneEnd("failed", "RuntimeError: no")

@@ -19,6 +19,7 @@ from prophet_scheduler.frontends.torch import compiled
 
 if TYPE_CHECKING:
     from prophet_ddp.rounds import ModuleRounds
+    from prophet_scheduler.frontends.torch.slot import Slot
 
 
 class DdpLogger(c10d.Logger):
@@ -44,6 +45,9 @@ class DdpLogger(c10d.Logger):
         """Number of synchronised forward passes that have begun."""
         self._order: list[int] | None = None
         """Parameters, by place, in the order of the buckets that torch's reducer would have rebuilt; None before."""
+        self._unused: list[Slot] | None = None
+        self.graph_static = True
+        """True if every iteration has left the same parameters unused."""
         # Hidden from torch.compile, which may compile DistributedDataParallel itself: torch's logger is not Python.
         compiled.hide(DdpLogger, ("set_runtime_stats_and_log",))
 
@@ -74,7 +78,15 @@ class DdpLogger(c10d.Logger):
         has_error = {"has_error": 1} if error else {}
         return SimpleNamespace(strs_map=self._strs | error, ints_map=self._ints | has_error)
 
-    # Buckets.
+    # Events of the reducer.
+
+    def forward_ended(self) -> None:
+        """Record the parameters that have no part in forward's outputs."""
+        if self._rounds.uses.found:
+            before, self._unused = self._unused, list(self._rounds.uses.unused)
+            if self.graph_static and before not in (None, self._unused):
+                self.graph_static = False
+                self._ints |= {"can_set_static_graph": 0, "iteration": self.iteration}
 
     def buckets_change(self) -> bool:
         """Fix the order of the buckets after the first round that shows it, and return True: torch rebuilds its buckets

@@ -28,8 +28,6 @@ HANDED_BACK: Mapping[str, str] = {
     **dict.fromkeys(
         ("get_backward_stats", "_set_ddp_runtime_logging_sample_rate"), "it is asked how long its passes take"
     ),
-    "_ddp_graph_static": "it is asked if its graph changes",
-    "set_logger": "it gets another logger",
     "_set_forward_pass_work_handle": "some ranks have more inputs than others",
     "_install_post_backward_futures": "it has to wait for the program's futures",
     "_set_optimizer_in_backward": "an optimizer runs within backward",
@@ -64,6 +62,7 @@ class LateReducer:
     def prepare_for_backward(self, outputs: Sequence[torch.Tensor]) -> None:
         """End the forward pass. `outputs` is empty unless parameters may be unused."""
         self.rounds.forward_ends(outputs)
+        self._logger.forward_ended()
 
     def _delay_all_reduce(self) -> None:
         """Handle the end of the first backward pass of a static graph."""
@@ -88,6 +87,12 @@ class LateReducer:
 
     def _check_reducer_finalized(self) -> None:
         self.rounds.check_finished()
+
+    def set_logger(self, logger: object) -> None:
+        """Ignore the call: the logger in place is the one that knows what to log."""
+
+    def _ddp_graph_static(self) -> bool:
+        return self._logger.graph_static
 
     def _get_local_used_map(self) -> torch.Tensor | None:
         return self.rounds.used_by

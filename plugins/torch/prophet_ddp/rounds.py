@@ -50,6 +50,16 @@ if TYPE_CHECKING:
     from prophet_scheduler.frontends.torch.trace import ForwardTrace
 
 
+class NoLog:
+    """Logger of a module without one."""
+
+    def set_error_and_log(self, error: str, /) -> None:
+        """Ignore the error."""
+
+    def copied_back(self) -> Sequence[int]:
+        return ()
+
+
 class ModuleRounds(AwaitedRounds):
     """Rounds of one module. `named` has the averaged parameters in the order of registration; `number` is the module's
     in this process.
@@ -72,7 +82,7 @@ class ModuleRounds(AwaitedRounds):
         """Trace of forward passes, while it is recorded; else None."""
         self.module: Callable[[], nn.Module | None] = lambda: None
         """Function that returns the wrapped module; None once the module is gone."""
-        self.logger: DdpLogger | None = None
+        self.logger: DdpLogger | NoLog = NoLog()
         self.sparse: SparseGradients | None = None
         """Sparse gradients; None if there are none."""
         self.turns: Turns | None = None
@@ -198,7 +208,7 @@ class ModuleRounds(AwaitedRounds):
         if not self.slots:  # Break cycles, so that memory is freed at once, without a garbage collection.
             self.layout.free()
             self.layout.first_came = self.layout.buckets = self.turns = None
-            self.logger = None
+            self.logger = NoLog()
             self.uses = Uses((), self.uses.vary, self.uses.counted)
 
     # Calls of the module's forward.
@@ -224,8 +234,7 @@ class ModuleRounds(AwaitedRounds):
 
     def _error(self, text: str) -> RuntimeError:
         """Record an error with torch's words in the logger, as torch does, and return it."""
-        if self.logger is not None:
-            self.logger.set_error_and_log(text)
+        self.logger.set_error_and_log(text)
         return RuntimeError(text)
 
     def forward_ends(self, outputs: Sequence[torch.Tensor]) -> None:
@@ -264,10 +273,8 @@ class ModuleRounds(AwaitedRounds):
     def in_torch_order(self, slots: set[Slot]) -> list[Slot]:
         if not slots:
             return []
-        if self.layout.arranged or self.logger is None:
-            order = self.as_came
-        else:
-            order = [self.registered[place] for place in self.logger.copied_back()]
+        as_came, registered = self.layout.arranged, self.registered
+        order = self.as_came if as_came else [registered[place] for place in self.logger.copied_back()]
         return [slot for slot in order if slot in slots]
 
     @property

@@ -6,9 +6,7 @@ import itertools
 import queue
 import random
 import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -20,8 +18,6 @@ from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation, RankGroups
 from prophet_scheduler.core.cut import EARLY_ROUNDS, RECUT_ROUNDS, UNIT_BYTES, Cut
 from support.collectives import Operation, Wire
-
-LIMIT_S = 30.0
 
 
 class ThreadedWire(Wire):
@@ -50,50 +46,50 @@ class ThreadedWire(Wire):
             action()
 
 
-def on_all_ranks(ranks: int, run: Callable[[int, Issuer, Control, Callable[[JointOperation], None]], None]) -> None:
-    """Call `run(rank, issuer, control, wait)` for all ranks at once, each in a thread of its own."""
-    wire = ThreadedWire(ranks)
-
-    def rank_main(rank: int) -> None:
-        issuer = Issuer(RankGroups(wire.groups[rank]), EventLog(open=False))
-
-        def wait(operation: JointOperation) -> None:
-            until_s = time.monotonic() + LIMIT_S
-            while not operation.done:
-                assert time.monotonic() < until_s, "it hangs"
-                issuer.wait_activity(LIMIT_S)
-
-        run(rank, issuer, Control(issuer, rank, ranks), wait)
-        assert issuer.quiet(LIMIT_S)
-
-    with ThreadPoolExecutor(ranks) as pool:
-        list(pool.map(rank_main, range(ranks)))
-    wire.close()
-
-
 @given(seed=st.integers(0, 1 << 32), ranks=st.integers(1, 4))
 @settings(max_examples=25, deadline=None)
 def test_all_ranks_take_up_the_same_before_the_same_round(seed: int, ranks: int) -> None:
+    wire = ThreadedWire(ranks)
     wanted: list[Decision] = []
     taken: list[list[tuple[int, Decision]]] = [[] for _ in range(ranks)]
+    failed: list[BaseException] = []
+    rounds = EARLY_ROUNDS + 30
 
-    def run(rank: int, issuer: Issuer, control: Control, wait: Callable[[JointOperation], None]) -> None:
+    def rank_main(rank: int) -> None:
         chance = random.Random(seed)
-        for number in range(EARLY_ROUNDS + 30):
-            decision = control.round_begins(wait)
-            if decision is not None:
-                taken[rank].append((number, decision))
-            # Only the word of the first rank counts.
-            if chance.random() < 0.3:
-                order = list(range(chance.randint(1, 9)))
-                chance.shuffle(order)
-                another = Decision(Cut.uniform(UNIT_BYTES * (number + 1)), tuple(order))
-                if rank == 0:
-                    wanted.append(another)
-                control.want(another if rank == 0 else Decision(Cut.uniform(UNIT_BYTES), (0,)))
-            issuer.append(control.round_ends())
+        issuer = Issuer(RankGroups(wire.groups[rank]), EventLog(open=False))
+        control = Control(issuer, rank, ranks)
 
-    on_all_ranks(ranks, run)
+        def wait(operation: JointOperation) -> None:
+            while not operation.done:
+                issuer.wait_activity(30.0)
+
+        try:
+            for number in range(rounds):
+                decision = control.round_begins(wait)
+                if decision is not None:
+                    taken[rank].append((number, decision))
+                # Only the word of the first rank counts.
+                if chance.random() < 0.3:
+                    order = list(range(chance.randint(1, 9)))
+                    chance.shuffle(order)
+                    another = Decision(Cut.uniform(UNIT_BYTES * (number + 1)), tuple(order))
+                    if rank == 0:
+                        wanted.append(another)
+                    control.want(another if rank == 0 else Decision(Cut.uniform(UNIT_BYTES), (0,)))
+                issuer.append(control.round_ends())
+            assert issuer.quiet(30.0)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=rank_main, args=(rank,), daemon=True) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    assert not any(thread.is_alive() for thread in threads)
+    wire.close()
+    assert failed == []
     assert all(rows == taken[0] for rows in taken)
     numbers = [number for number, _ in taken[0]]
     assert all(
@@ -104,21 +100,22 @@ def test_all_ranks_take_up_the_same_before_the_same_round(seed: int, ranks: int)
     assert places == sorted(places), "the newest that was wanted by then"
 
 
-def alone() -> tuple[Wire, Issuer, Control, Callable[[JointOperation], None]]:
-    """Return one rank's control on a wire that carries at once all that is there, and the way to wait there."""
-    wire = Wire(1, lambda rank, number: 0.0)
-    issuer = Issuer(RankGroups(wire.groups[0]), EventLog(open=False))
+def waiting_for(wire: Wire) -> Callable[[JointOperation], None]:
+    """Return a rank's way to wait on a wire that carries at once all that is there."""
 
     def wait(operation: JointOperation) -> None:
         wire.run()
         assert operation.done
 
-    return wire, issuer, Control(issuer, 0, 1), wait
+    return wait
 
 
 def test_what_is_wanted_again_is_not_sent_again() -> None:
-    _, issuer, control, wait = alone()
+    wire = Wire(1, lambda rank, number: 0.0)
+    issuer = Issuer(RankGroups(wire.groups[0]), EventLog(open=False))
+    control = Control(issuer, 0, 1)
     decision = Decision(Cut.uniform(UNIT_BYTES), (0,))
+    wait = waiting_for(wire)
     came = []
     for _ in range(4 * RECUT_ROUNDS + 1):
         came.append(control.round_begins(wait))
@@ -129,7 +126,8 @@ def test_what_is_wanted_again_is_not_sent_again() -> None:
 
 
 def test_after_the_first_rounds_a_page_comes_every_few() -> None:
-    _, _, control, _ = alone()
+    wire = Wire(1, lambda rank, number: 0.0)
+    control = Control(Issuer(RankGroups(wire.groups[0]), EventLog(open=False)), 0, 1)
     pages = [number for number in range(1, EARLY_ROUNDS + 3 * RECUT_ROUNDS + 1) if control.round_ends()]
     assert pages == [
         *range(1, EARLY_ROUNDS + 1),
@@ -138,7 +136,10 @@ def test_after_the_first_rounds_a_page_comes_every_few() -> None:
 
 
 def test_after_a_decision_the_next_page_is_sent_when_it_is_asked_for_and_others_follow() -> None:
-    wire, issuer, control, wait = alone()
+    wire = Wire(1, lambda rank, number: 0.0)
+    issuer = Issuer(RankGroups(wire.groups[0]), EventLog(open=False))
+    control = Control(issuer, 0, 1)
+    wait = waiting_for(wire)
     pages, sent, taken = [], [], 0
     for number in range(1, EARLY_ROUNDS + 4 * RECUT_ROUNDS + 1):
         if number == EARLY_ROUNDS + RECUT_ROUNDS:
@@ -159,7 +160,10 @@ def test_after_a_decision_the_next_page_is_sent_when_it_is_asked_for_and_others_
 
 
 def test_a_turn_is_said_once_on_each_rank() -> None:
-    _, issuer, control, wait = alone()
+    wire = Wire(1, lambda rank, number: 0.0)
+    issuer = Issuer(RankGroups(wire.groups[0]), EventLog(open=False))
+    control = Control(issuer, 0, 1)
+    wait = waiting_for(wire)
     said = []
     for number in range(6):
         assert control.round_begins(wait) is None
@@ -174,9 +178,17 @@ def test_a_turn_is_said_once_on_each_rank() -> None:
 
 
 def test_each_rank_hears_how_much_longer_the_slowest_computes() -> None:
+    wire = ThreadedWire(3)
     paces: dict[int, float] = {}
 
-    def run(rank: int, issuer: Issuer, control: Control, wait: Callable[[JointOperation], None]) -> None:
+    def rank_main(rank: int) -> None:
+        issuer = Issuer(RankGroups(wire.groups[rank]), EventLog(open=False))
+        control = Control(issuer, rank, 3)
+
+        def wait(operation: JointOperation) -> None:
+            while not operation.done:
+                issuer.wait_activity(30.0)
+
         for number in range(PACES):
             control.round_begins(wait)
             late_s = 5.0 if number == 1 else 0.0  # a single late round, which says nothing
@@ -184,5 +196,10 @@ def test_each_rank_hears_how_much_longer_the_slowest_computes() -> None:
         control.round_begins(wait)
         paces[rank] = control.pace
 
-    on_all_ranks(3, run)
+    threads = [threading.Thread(target=rank_main, args=(rank,), daemon=True) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    wire.close()
     assert paces == pytest.approx({0: 1.3, 1: 1.0, 2: 2.0})

@@ -26,8 +26,8 @@ NO_METHOD = {
     "_pybind11_conduit_v1_": "how C++ takes an object for its own: torch's functions get no reducer of Prophet's"
 }
 SERVED = {
-    *("prepare_for_forward", "prepare_for_backward", "_delay_all_reduce", "_rebuild_buckets", "_get_local_used_map"),
-    *("_set_static_graph", "_check_reducer_finalized"),
+    *("prepare_for_forward", "prepare_for_backward", "set_logger", "_delay_all_reduce", "_rebuild_buckets"),
+    *("_get_local_used_map", "_set_static_graph", "_check_reducer_finalized", "_ddp_graph_static"),
 }
 """Methods of torch's Reducer that LateReducer has."""
 
@@ -48,9 +48,23 @@ BY_ITSELF = {
     *("_active_ddp_module", "_register_accum_grad_hook", "_delayed_all_reduce_hook", "_register_delay_all_reduce_hook"),
     *("_root_copy_hook", "_module_wait_for_copy_hook", "_build_params_for_reducer", "_assign_modules_buffers"),
     *("_build_debug_param_to_name_mapping", "_get_parameters", "_check_default_group", "no_sync", "forward", "scatter"),
-    *("_get_active_ddp_module", "_inside_ddp_forward", "_run_ddp_forward", "_clear_grad_buffer", "_lazy_init"),
+    *(
+        "_get_active_ddp_module",
+        "_inside_ddp_forward",
+        "_run_ddp_forward",
+        "_clear_grad_buffer",
+        "_lazy_init",
+        "gather",
+    ),
     *("gather", "to_kwargs", "train", "_check_global_requires_backward_grad_sync", "_check_and_sync_module_buffers"),
-    *("join", "_sync_final_model", "join_device", "join_process_group", "_distributed_broadcast_coalesced"),
+    *(
+        "join",
+        "_sync_final_model",
+        "join_device",
+        "join_process_group",
+        "_distributed_broadcast_coalesced",
+        "_find_common_rank",
+    ),
     *("_check_sync_bufs_post_fwd", "_check_sync_bufs_pre_fwd", "will_sync_module_buffers", "_sync_buffers"),
     *("_default_broadcast_coalesced", "_passing_sync_batchnorm_handle", "_check_comm_hook"),
     *("_distributed_rank", "_get_data_parallel_params", "_set_params_and_buffers_to_ignore_for_model"),
