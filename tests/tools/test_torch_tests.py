@@ -29,11 +29,13 @@ BREADTH = (
     "test_ddp_comm_hook_logging",
     "test_ddp_control_flow_different_across_ranks",
     "test_ddp_grad_div_uneven_inputs",
+    "test_ddp_logging_data_cpu",
     "test_ddp_multiple_nested_unused_params_error",
     "test_ddp_python_error_logged",
     "test_ddp_shared_grad_acc_unused_params",
     "test_ddp_static_graph_nested_types",
     "test_detect_ddp_is_actually_static",
+    "test_skip_all_reduce_unused_parameters",
     "test_static_graph_api_cpu",
 )
 PASSED, FAILED = OneEnd("passed", ""), OneEnd("failed", "RuntimeError: no")

@@ -23,7 +23,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -32,6 +32,9 @@ from prophet_ddp.events import EventLog, Phase
 from prophet_scheduler.forks import free_in_forks
 from prophet_scheduler.frontends.torch.recording import keep_thread_state, shown, unrecorded
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE
+
+if TYPE_CHECKING:
+    from prophet_ddp.ddp_logger import IterationTimes
 
 
 @dataclass(eq=False)
@@ -50,6 +53,8 @@ class JointOperation:
     coming: bool = False
     done: bool = False
     work: Any = None
+    times: IterationTimes | None = None
+    """Times of its iteration; None if that is not timed."""
 
     def __str__(self) -> str:
         return f"block {self.id} of {self.size_bytes} bytes" if self.size_bytes else "data that ranks agree on"
@@ -270,6 +275,8 @@ class Issuer:
             self._queue.popleft()
             if operation.size_bytes:
                 self._log.started(operation.id, operation.size_bytes, time.monotonic(), operation.phase)
+                if operation.times is not None:
+                    operation.times.started()
             with shown("Prophet sends", operation), unrecorded():
                 operation.work = operation.start()
             self._call_back(operation)
@@ -316,6 +323,8 @@ class Issuer:
                 del operation.then
                 if operation.size_bytes:
                     self._log.finished(operation.id, operation.size_bytes, now, operation.phase)
+                    if operation.times is not None:
+                        operation.times.finished()
                 self._issue()
                 self._moved.notify_all()
         except BaseException as what:

@@ -102,8 +102,8 @@ class Uses:
         self.counted = counted
         self.expected = False
         """True if new gradients are to be averaged."""
-        self.came: Counter[Slot] = Counter()
-        """Number of gradients of each slot since the last forward pass, in the order in which they were generated."""
+        self._came: Counter[Slot] = Counter()
+        """Number of gradients of each slot since the last forward pass."""
         self._counts: Counter[Slot] | None = None
         """Their number in each backward pass of a static graph; None until it is known."""
         self._unused: list[Slot] = []
@@ -143,7 +143,7 @@ class Uses:
     def forward_ends(self, outputs: Sequence[torch.Tensor]) -> Sequence[Slot]:
         """Expect gradients. Return the slots that get none."""
         self.expected = True
-        self.came.clear()
+        self._came.clear()
         if self._counts is not None:
             self._unused = list(self.unused)
         else:
@@ -157,21 +157,21 @@ class Uses:
 
     def comes(self, slot: Slot) -> tuple[Sequence[Slot], bool]:
         """Count a gradient. Return the slots that are due now, and True if this gradient is one too many."""
-        self.came[slot] += 1
+        self._came[slot] += 1
         if self.counting:
             return (), False
         expected = 1 if self._counts is None else self._counts[slot]
-        over, last = self.came[slot] > expected, self.came[slot] == expected
+        over, last = self._came[slot] > expected, self._came[slot] == expected
         if over and self._counts is None:
             return (), True
         unused, self._unused = self._unused, []
         if self._counts is None and unused:
-            self.came.update(unused)  # A gradient for one of these is one too many.
+            self._came.update(unused)  # A gradient for one of these is one too many.
         return (slot, *unused) if last else unused, over or slot in unused
 
     def know_counts(self) -> None:
         """Expect the same counts in every later backward pass as in this one."""
-        self._counts = Counter(self.came)
+        self._counts = Counter(self._came)
 
     def round_begins(self, all_reduce: Callable[[torch.Tensor], Any]) -> list[JointOperation]:
         """Return the operations through which ranks learn who used which parameters."""

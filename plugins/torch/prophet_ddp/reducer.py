@@ -25,9 +25,6 @@ HANDED_BACK: Mapping[str, str] = {
         ("_get_zeros_like_grad_buckets", "_run_comm_hook", "_run_allreduce_hook", "_push_all_rebuilt_params"),
         "it is asked for its buckets",
     ),
-    **dict.fromkeys(
-        ("get_backward_stats", "_set_ddp_runtime_logging_sample_rate"), "it is asked how long its passes take"
-    ),
     "_set_forward_pass_work_handle": "some ranks have more inputs than others",
     "_install_post_backward_futures": "it has to wait for the program's futures",
     "_set_optimizer_in_backward": "an optimizer runs within backward",
@@ -88,6 +85,9 @@ class LateReducer:
     def _check_reducer_finalized(self) -> None:
         self.rounds.check_finished()
 
+    def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:
+        self._logger.sample_rate = sample_rate
+
     def set_logger(self, logger: object) -> None:
         """Ignore the call: the logger in place is the one that knows what to log."""
 
@@ -96,6 +96,10 @@ class LateReducer:
 
     def _get_local_used_map(self) -> torch.Tensor | None:
         return self.rounds.used_by
+
+    def get_backward_stats(self) -> list[int]:
+        """Return, by parameter, the nanoseconds from the start of backward to its gradient, as last timed."""
+        return list(self._logger.backward_ns)
 
     def __getattr__(self, name: str) -> Any:
         if name in HANDED_BACK:

@@ -43,7 +43,7 @@ from prophet_scheduler.watch import training
 if TYPE_CHECKING:
     from prophet_ddp.assembly import OnProcessors
     from prophet_ddp.comm_hooks import Buckets, CommHook
-    from prophet_ddp.ddp_logger import DdpLogger
+    from prophet_ddp.ddp_logger import DdpLogger, IterationTimes
     from prophet_ddp.events import EventLog
     from prophet_ddp.nccl import OnGpu
     from prophet_ddp.turns import Turns
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 class NoLog:
     """Logger of a module without one."""
+
+    times: IterationTimes | None = None
 
     def set_error_and_log(self, error: str, /) -> None:
         """Ignore the error."""
@@ -327,6 +329,8 @@ class ModuleRounds(AwaitedRounds):
                 self.uses.has_part(slot)
             if not self.uses.expected:
                 return  # within no_sync(), or in a pass without a forward of the module
+            if self.logger.times is not None and not self.uses.counting:
+                self.logger.times.gradient_ready(slot)
             due, over = self.uses.comes(slot)
             self._stage_all(due)
             if over:
@@ -386,8 +390,10 @@ class ModuleRounds(AwaitedRounds):
             if decision is not None:
                 self._clear()
                 self._take_up(decision)
-        issuer = self.channel.issuer
-        issuer.append(layout.operations() + self.uses.round_begins(issuer.groups.all_reduce))
+        operations = layout.operations() + self.uses.round_begins(self.channel.issuer.groups.all_reduce)
+        for operation in operations:
+            operation.times = self.logger.times
+        self.channel.issuer.append(operations)
         self.pace.open = True
 
     def _clear(self) -> None:
@@ -428,6 +434,8 @@ class ModuleRounds(AwaitedRounds):
         self._unscaled.clear()
         now = time.monotonic()
         took_s = self.pace.end(now)
+        if self.logger.times is not None:
+            self.logger.times.backward_end = time.time_ns()
         training.iteration_ended(self.number, now)
         # As in torch, one more gradient is an error until this backward pass ends; later ones stay local to this rank.
         torch._C._ImperativeEngine().queue_callback(self._close)  # It waits for nothing (reducer.py).

@@ -26,8 +26,9 @@ NO_METHOD = {
     "_pybind11_conduit_v1_": "how C++ takes an object for its own: torch's functions get no reducer of Prophet's"
 }
 SERVED = {
-    *("prepare_for_forward", "prepare_for_backward", "set_logger", "_delay_all_reduce", "_rebuild_buckets"),
-    *("_get_local_used_map", "_set_static_graph", "_check_reducer_finalized", "_ddp_graph_static"),
+    *("prepare_for_forward", "prepare_for_backward", "get_backward_stats", "set_logger", "_delay_all_reduce"),
+    *("_rebuild_buckets", "_get_local_used_map", "_set_ddp_runtime_logging_sample_rate", "_set_static_graph"),
+    *("_check_reducer_finalized", "_ddp_graph_static"),
 }
 """Methods of torch's Reducer that LateReducer has."""
 
@@ -119,6 +120,9 @@ def torch_logger() -> Iterator[Any]:
         dist.destroy_process_group()
 
 
+EARLY = [*range(1, 11)]
+
+
 class Rounds:
     """The part of ModuleRounds that a logger looks at."""
 
@@ -145,6 +149,60 @@ class Slot:
 
     def __init__(self, param: torch.Tensor) -> None:
         self.param = param
+
+
+def iteration(logger: DdpLogger, rounds: Rounds, order: tuple[int, ...] = (1, 0)) -> None:
+    logger.set_runtime_stats_and_log()
+    logger.buckets_change()
+    logger.forward_ended()
+    times = logger.times
+    if times is None:
+        return
+    for place in order:
+        times.gradient_ready(rounds.registered[place])  # type: ignore[arg-type]
+    times.started()
+    times.backward_end = times.backward_start + 5_000_000
+    times.comm_start = times.backward_start + 1_000_000
+    times.comm_end = times.comm_start + 9_000_000
+
+
+def test_times_are_those_of_the_iteration_before_and_averages_those_of_all(torch_logger: Any) -> None:
+    rounds: Any = Rounds(torch_logger)
+    logger = DdpLogger(rounds, torch_logger.logger, torch_logger)
+    assert "backward_compute_time" not in logger._get_ddp_logging_data().ints_map
+    for _ in range(3):
+        iteration(logger, rounds)
+    data = logger._get_ddp_logging_data().ints_map
+    assert data["iteration"] == 2
+    assert data["backward_compute_time"] == data["avg_backward_compute_time"] == 5_000_000
+    assert data["backward_comm_time"] == 9_000_000
+    assert data["backward_compute_comm_overlap_time"] == 4_000_000
+
+
+def test_what_has_not_come_back_is_0_until_it_has(torch_logger: Any) -> None:
+    rounds: Any = Rounds(torch_logger)
+    logger = DdpLogger(rounds, torch_logger.logger, torch_logger)
+    iteration(logger, rounds)
+    late = logger.times
+    assert late is not None
+    late.comm_end = 0
+    iteration(logger, rounds)
+    assert logger._get_ddp_logging_data().ints_map["backward_comm_time"] == 0
+    late.comm_end = late.comm_start + 7
+    assert logger._get_ddp_logging_data().ints_map["backward_comm_time"] == 7
+
+
+@pytest.mark.parametrize(("rate", "looked_at"), [(2, [*EARLY, 12, 14]), (100, EARLY), (7, [*EARLY, 14])])
+def test_times_are_taken_as_often_as_torch_takes_them(torch_logger: Any, rate: int, looked_at: list[int]) -> None:
+    rounds: Any = Rounds(torch_logger)
+    logger = DdpLogger(rounds, torch_logger.logger, torch_logger)
+    logger.sample_rate = rate
+    seen = []
+    for count in range(15):
+        iteration(logger, rounds)
+        if count and logger._get_ddp_logging_data().ints_map["iteration"] == count:
+            seen.append(count)
+    assert seen == looked_at
 
 
 def test_a_functions_error_is_kept_where_torch_keeps_it(torch_logger: Any) -> None:
