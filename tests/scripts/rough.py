@@ -143,7 +143,7 @@ def _decide_often() -> None:
     def counted(self: Any, decision: Decision) -> None:
         take_up(self, decision)
         count("decisions")
-        count("in two phases", self.layout.dividing.phases is not None)
+        count("in two phases", self.layout.phases is not None)
 
     ModuleRounds._end = end  # type: ignore[method-assign]
     ModuleRounds._take_up = counted  # type: ignore[method-assign]

@@ -15,9 +15,8 @@ from typing import Any, cast
 
 from prophet_ddp.agent import ModuleAgent
 from prophet_ddp.control import FOR_GOOD, SMALL_CUT, TORCH, TORCH_CUT, Decision
-from prophet_ddp.dividing import WHOLE, Dividing, Division, divide
+from prophet_ddp.dividing import WHOLE, Division, divide
 from prophet_ddp.events import EventLog, Phase
-from prophet_ddp.issuer import Issuer
 from prophet_ddp.records import ModuleRecord
 from prophet_scheduler.core.arena import at_pace, profile_under
 from prophet_scheduler.core.choice import ChoosingPolicy, IterationEnd
@@ -25,7 +24,6 @@ from prophet_scheduler.core.cut import Block, Cut, blocks_of, learning_cut
 from prophet_scheduler.core.network import Network, Probe
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.core.settings import Settings
-from prophet_scheduler.frontends.torch.clipping import NORM
 from prophet_scheduler.frontends.warm import WarmStart
 from prophet_scheduler.policies.algorithms.collective import ArrivalOrder, CollectivePolicy, ForwardOrder
 from prophet_scheduler.policies.algorithms.sequence import MOST_AT_ONCE, backward_order, iteration_s, learning_sizes
@@ -75,7 +73,6 @@ class Job:
         self.control = Wanted()
         self.channel = SimpleNamespace(control=self.control)
         self.waits = self.record.waits
-        self.dividing = Dividing(cast(Issuer, None), 0, 2, self.record.asks, possible=False)
         self.divisible = self.divided = self.resting = False
         self.turns = self.buckets = cast(Any, None)
         self.slots = (None,)
@@ -104,7 +101,7 @@ class Job:
 
     def _take(self, cut: Cut, order: tuple[int, ...] | None) -> None:
         self.cut = cut
-        self.record.decided.took_up(cut)
+        self.record.took_up(cut)
         self.order = order or backward_order(len(self.blocks_under(cut)))
 
     def blocks_under(self, cut: Cut) -> list[Block]:
@@ -158,9 +155,7 @@ class Clipping(Job):
 
     def iterate(self, count: int = 1) -> float:
         self.clips = not self.divided
-        if self.asks:
-            self.dividing.asked(NORM)
-        self.dividing.iterated()
+        self.record.asks.iteration(self.asks)
         return super().iterate(count) if self.clips else self.in_two_phases()
 
     def in_two_phases(self) -> float:

@@ -133,7 +133,7 @@ class ModuleAgent(WatchingAgent):
     def leave(self) -> None:
         """Keep the learned values for the next start, when the module or the process ends."""
         if self._warm is not None:
-            self._warm.keep(self.session.learned(self._record.decided.cut))
+            self._warm.keep(self.session.learned(self._record.cut))
 
     def _turn(self, rounds: ModuleRounds, now: float) -> None:
         from prophet_scheduler.session.messages import Basis, Turn, Want
@@ -191,7 +191,7 @@ class ModuleAgent(WatchingAgent):
                 self._record.began_warm = True
                 if kept.cut is not None and kept.network is not None:
                     basis = Basis(kept.profile, kept.network, self.session.profiler.jitter_s)
-                    rounds.channel.control.want(self._sequencer.first(rounds.layout, kept.cut, basis))
+                    rounds.channel.control.want(self._sequencer.decide(rounds.layout, kept.cut, False, basis))
         warm.turn(now, cut, self.session.learned)
 
     def _want(self, rounds: ModuleRounds, want: Want, cut: Cut, basis: Basis) -> None:
@@ -200,7 +200,7 @@ class ModuleAgent(WatchingAgent):
 
         session, turns = self.session, rounds.turns
         stock_s = stock_iteration_s(basis.profile, basis.network, rounds.ranks)
-        rounds.record.decided.planned(session.plan, session.why, predicted_of(session.wanted, stock_s))
+        rounds.record.planned(session.plan, session.why, predicted_of(session.wanted, stock_s))
         rounds.record.planned_from = basis.profile
         self.decided = True
         if want.way != TORCH:
@@ -228,15 +228,13 @@ def _other_ways(rounds: ModuleRounds) -> tuple[str, ...]:
 
 def _choices_of(reference: weakref.ref[ModuleRounds], question: Question, ways: Sequence[str]) -> Sequence[Choice]:
     """Return the choices for these ways, with their predicted times; none if the module is gone."""
-    from prophet_ddp.sequencing import torch_reducer
+    from prophet_ddp.sequencing import torch_reducer, two_phases
 
     rounds = reference()
     if rounds is None or not rounds.slots:
         return ()
     choices = list(torch_reducer(question)) if TORCH in ways else []
     if TWO_PHASES in ways:
-        from prophet_ddp.phase_times import two_phases
-
         choices += two_phases(question, rounds.layout)
     return choices
 

@@ -67,19 +67,18 @@ class DdpArena(Arena):
 
     def _operation(self, blocks: Sequence[ArenaBlock]) -> JointOperation:
         parts = [block.data for block in blocks]
-        after = list[Callable[[], None]]()
+        copies: list[torch.Tensor] = []
 
         def start() -> Any:
-            whole = parts[0]
-            if len(parts) > 1:
-                # Blocks that are not adjacent are sent as one copy, and copied back afterwards.
-                whole = torch.cat(parts)
-                after.append(lambda: _part(whole, parts))
-            return self._issuer.groups.all_reduce(whole)
+            if len(parts) > 1:  # They are not adjacent: they are sent as one copy, and copied back afterwards.
+                copies.append(torch.cat(parts))
+            return self._issuer.groups.all_reduce(*(copies or parts))
 
         def then() -> None:
-            for step in after:
-                step()
+            with torch.no_grad():
+                for copy in copies:
+                    for part, summed in zip(parts, copy.split([part.numel() for part in parts]), strict=True):
+                        part.copy_(summed)
 
         return self._joint(start, blocks[0].id, sum(part.nbytes for part in parts), then)
 
@@ -112,13 +111,6 @@ class DdpArena(Arena):
 
     def _back(self, block: ArenaBlock) -> bool:
         return bool(block.flight.done)
-
-
-def _part(data: torch.Tensor, parts: Sequence[torch.Tensor]) -> None:
-    """Copy consecutive parts of `data` to each of `parts`."""
-    with torch.no_grad():
-        for part, own in zip(parts, data.split([part.numel() for part in parts]), strict=True):
-            part.copy_(own)
 
 
 @dataclass

@@ -25,10 +25,10 @@ from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, RankGroups
 from prophet_ddp.layout import Channel, RoundTerms
 from prophet_ddp.lost_ranks import LostRanks, ended_rank
+from prophet_ddp.meeting import timeout_of
 from prophet_ddp.rounds import ModuleRounds
 from prophet_ddp.wide_gloo import probe, wide_group
 from prophet_scheduler.core.cut import Borders, Cut, learning_cut
-from prophet_scheduler.core.network import Probe
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.core.settings import DEFAULT_PARTITION_BYTES, Settings
 from prophet_scheduler.frontends.notices import warn_of_untraced
@@ -63,11 +63,10 @@ class OnProcessors:
         meeting = PrefixStore("gloo", store)
         return wide_group(meeting, group.rank(), group.size(), timeout, functools.partial(ended_rank, group))
 
-    def connect(self, own: Any) -> Probe | None:
-        """Return once all ranks have connected to this group, so that none goes on, or even exits, while another still
-        connects. The result is the duration of a lone operation, alike on all ranks; None if that is meaningless.
-        """
-        return probe(own)
+    connect = staticmethod(probe)
+    """Function that returns once all ranks have connected to such a group, so that none goes on, or even exits, while
+    another still connects. It returns the duration of a lone operation; None if that is meaningless.
+    """
 
 
 def assemble(
@@ -84,13 +83,13 @@ def assemble(
     module's blocks.
     """
     hardware = _hardware_of(ddp)
-    timeout = group._get_backend(hardware.device).options._timeout
+    timeout = timeout_of(group, hardware.device)
     ends.close_gone()
     members = dist.get_process_group_ranks(group)
     own = hardware.new_group(group, store, timeout)
     lost = LostRanks(store, members, group.rank())
     lost.say()
-    alone = hardware.connect(own)
+    alone = hardware.connect(own)  # Alike on all ranks.
     lost.look()
     log = EventLog(open=heard)
 
@@ -106,7 +105,7 @@ def assemble(
     adapts = told.partition_bytes is None and get_definition(told.policy).blocks is Blocks.ADAPTIVE
     whole = told.fusion and hardware.tried
     ours = whole and told.policy == "prophet"  # Other policies follow their papers.
-    delay_s = alone.seconds if alone is not None else 0.0  # Alike on all ranks.
+    delay_s = alone.seconds if alone is not None else 0.0
     terms = RoundTerms(
         _first_cut(told, adapts, delay_s),
         first_at_once=MOST_AT_ONCE if delay_s > LONG_DELAY_S else LEAST_AT_ONCE,
@@ -114,7 +113,7 @@ def assemble(
         uses_vary=ddp.find_unused_parameters or ddp.static_graph,
         counted=ddp.static_graph,
         arranges=ours,
-        divides=ours and group.size() > 1,
+        divides=ours,
         in_place=ddp.gradient_as_bucket_view,
         adapts=adapts,
         may_leave=whole and adapts,

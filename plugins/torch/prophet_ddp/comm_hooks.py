@@ -1,17 +1,13 @@
 """torch's own communication hooks that Prophet applies: element by element, or bucket by bucket.
 
-Rule of this file: which hooks these are, and how each is applied. The result is torch's, bit for bit. Element by
-element means, as in torch's default_hooks: round gradients to the smaller type, if there is one, divide them in that
-type by the number of ranks, sum, and convert back. All other hooks are called with torch's buckets: each block of the
-module is a bucket that the hook averages.
+Rule of this file: which hooks these are, and how each is applied. The result is torch's, bit for bit. Reasons:
+docs/decisions/hooks-with-buckets.md.
 
-Buckets are those that torch's reducer would have, with the same layout in memory. As in torch, the hook is called
-within backward, with one bucket after another in torch's order: its state may depend on that. Its collectives are held
-until the bucket's turn in the sequence of blocks (issuer.py).
-
-Some hooks send a second collective that depends on the result of the first, as PowerSGD does. In torch the second
-collectives of several buckets race, and ranks may issue them in different orders. Here a bucket has a *lane* (a process
-group) to itself until its hook is done. Ranks agree on the buckets of each lane and their order.
+Element by element means, as in torch's default_hooks: round gradients to the smaller type, if there is one, divide them
+in that type by the number of ranks, sum, and convert back. Any other hook is called with torch's buckets, in the same
+layout and order, within backward: its state may depend on that. Its collectives are held until the bucket's turn in the
+sequence of blocks (issuer.py). It may send a second one that depends on the result of the first, so a bucket has a
+*lane* (a process group) to itself until its hook is done. Ranks agree on the buckets of each lane and their order.
 """
 
 from __future__ import annotations
@@ -44,22 +40,18 @@ Future = torch.futures.Future
 
 @dataclass(frozen=True)
 class CommHook:
-    """Hook of torch. `half`: type to which gradients are rounded before the division; None for their own type.
-    `by_bucket`: the result depends on torch's buckets.
+    """How a hook of torch is applied. `half`: type to which gradients are rounded before the division; None for their
+    own type. `by_bucket`: the result depends on torch's buckets.
     """
 
-    function: Any
     half: torch.dtype | None = None
     by_bucket: bool = False
 
 
 KNOWN: Mapping[Any, CommHook] = {
-    hook.function: hook
-    for hook in (
-        CommHook(default_hooks.allreduce_hook),
-        CommHook(default_hooks.fp16_compress_hook, torch.float16),
-        CommHook(default_hooks.bf16_compress_hook, torch.bfloat16),
-    )
+    default_hooks.allreduce_hook: CommHook(),
+    default_hooks.fp16_compress_hook: CommHook(torch.float16),
+    default_hooks.bf16_compress_hook: CommHook(torch.bfloat16),
 }
 _WRAPPED: Mapping[str, torch.dtype] = {
     default_hooks.fp16_compress_wrapper.__name__: torch.float16,
@@ -75,16 +67,16 @@ Prophet: they expect the lists of lists that NCCL returns."""
 
 def known(hook: Any) -> CommHook | None:
     """Return how Prophet applies this hook; None if it cannot."""
-    plain = next((known for known in KNOWN.values() if known.function is hook), None)
+    plain = next((how for function, how in KNOWN.items() if function is hook), None)
     if plain is not None or getattr(hook, "__module__", None) not in _MODULES:
         return plain
     wrapped = [known(cell.cell_contents) for cell in getattr(hook, "__closure__", None) or ()]
     if None in wrapped:
         return None
     half = _WRAPPED.get(hook.__qualname__.partition(".")[0])
-    if half is not None and wrapped == [KNOWN[default_hooks.allreduce_hook]]:
-        return CommHook(hook, half)  # Element by element, too.
-    return CommHook(hook, by_bucket=True)
+    if half is not None and wrapped == [CommHook()]:
+        return CommHook(half)  # Element by element, too.
+    return CommHook(by_bucket=True)
 
 
 def group_of(state: Any) -> Any:

@@ -15,7 +15,7 @@ round begins, which prevents a second bad round. Each of the next few rounds als
 from __future__ import annotations
 
 import itertools
-import struct
+import json
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -50,7 +50,6 @@ TORCH_WARM_UP = 1
 FOR_GOOD = -1
 """Stands for the number of iterations if torch's reducer stays."""
 
-_HEADER = struct.Struct("<IIIII")
 _PAGE = 5
 """Count of a page's leading numbers: the decision's number and length in bytes; then the number, iterations and bucket
 size of the turn of torch's reducer. After them each rank has one: its median backward pass in nanoseconds."""
@@ -105,25 +104,16 @@ class Decision:
 
     def encode(self) -> bytes:
         """Return bytes for `decode`."""
-        cut = self.cut.encode()
-        parts = self.order, self.together, self.gathers
-        numbers = tuple(itertools.chain(*parts))
-        header = _HEADER.pack(len(cut), *map(len, parts), self.at_once)
-        return header + cut + struct.pack(f"<{len(numbers)}I", *numbers)
+        parts = self.cut.encode().hex(), self.order, self.together, self.at_once, self.gathers
+        return json.dumps(parts).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Decision:
-        """Read the bytes of `encode`; raise ValueError for any others."""
-        try:
-            length, *counts, at_once = _HEADER.unpack_from(data)
-            cut = Cut.decode(data[_HEADER.size : _HEADER.size + length])
-            numbers = iter(struct.unpack_from(f"<{sum(counts)}I", data, _HEADER.size + length))
-        except struct.error:
-            raise ValueError("a decision is truncated") from None
-        if cut is None:
-            raise ValueError("a decision has no cut")
-        order, together, gathers = (tuple(itertools.islice(numbers, count)) for count in counts)
-        return cls(cut, order, together, at_once, gathers)
+        """Read the bytes of `encode`."""
+        encoded, order, together, at_once, gathers = json.loads(data)
+        cut = Cut.decode(bytes.fromhex(encoded))
+        assert cut is not None  # It is not empty.
+        return cls(cut, tuple(order), tuple(together), at_once, tuple(gathers))
 
 
 class Control:
@@ -182,8 +172,7 @@ class Control:
                 page[:_PAGE] = torch.tensor([number, len(self._sent), *turn])
             return self._issuer.groups.all_reduce(page)
 
-        operation = JointOperation(send)
-        operation.ready = True
+        operation = JointOperation(send, ready=True)
         self._page = operation, page
         return operation
 

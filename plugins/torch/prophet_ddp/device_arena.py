@@ -3,29 +3,21 @@
 Rule of this file: one round on a device, from copies that the host has requested to averages that a stream can wait
 for, and the CUDA calls for NCCL collectives: streams, events, and threads that wait for them. issuer.py orders
 operations, as on processors. The calls have run on a single GPU only (nccl.py); tests drive their users on a simulated
-device (tests/support/lazy_device.py).
+device (tests/support/lazy_device.py). Reasons: docs/decisions/nccl.md.
 
-The host runs ahead of the device, so progress is known twice, on the host and on the device:
+The host runs ahead of the device, so progress is known twice:
 
 - A block is *sent* when the copies of all its gradients have been given to their streams. It is *ready*, and its
-  operation may be issued, when the device has made them. So the learned profile is the device's, and no operation
-  blocks others on the device while its own data is missing.
+  operation may be issued, when the device has made them.
 - An operation is *issued* when it and the copies back have been given to their streams. From then on the averages count
   as arrived: a reader makes its stream wait for the operation's end, and the host goes on.
 - It is *done* when the device has reached its end. That frees a place in flight, and is the time that is measured.
-  Updates that nobody waits for yet are made only then: made earlier, they would make a stream wait for the last one.
-
-So no stream ever waits for an operation that has not been issued, and a host that waits for a stream waits only for
-operations that the device already has (docs/decisions/nccl.md).
+  Updates that nobody waits for are made only then: made earlier, they would make a stream wait for the last one.
 
 NCCL has a stream of its own. An operation there follows all earlier work of the stream that is current when it starts,
-and `Work.wait()` makes the stream current at that moment wait for its end. Neither call blocks the host, and torch's
-future of the operation is done at once. So each operation runs between two streams of ours: `outward`, on which a block
-is assembled and sent, and `homeward`, on which it is copied back. An event on the latter marks the end of the
-operation, and readers of an average wait for that event.
-
-The host learns of events in threads (`EventWatcher`) that block in cudaEventSynchronize. They neither poll nor hold the
-GIL, since events are made with cudaEventBlockingSync.
+and `Work.wait()` makes the current stream wait for its end. Neither blocks the host, and torch's future is done at
+once. So each operation runs between two streams of ours: `outward`, on which a block is assembled and sent, and
+`homeward`, on which it is copied back. An event on the latter marks its end.
 """
 
 from __future__ import annotations

@@ -7,15 +7,11 @@ Collectives match by the order in which they are issued, so every rank must issu
 round brings its *sequence*, which is alike on all ranks (control.py). An operation is issued once all operations before
 it in the sequence have been issued, its data is ready on this rank, and there is room in flight.
 
-Why this cannot deadlock. A rank waits only for operations of rounds that it has ended, all of whose data it has made
-ready: for averages that it reads or adds gradients to, for the page at the end of such a round, and to learn which
-parameters other ranks used in it. (Every rank that begins the next round issues at once what a page announces.) Ranks
-run one program, so they end the rounds of all modules in the same order. Suppose some operation never ends, and take
-the first round in that order with such an operation. Every rank ends that round: a rank that does not would wait for an
-operation of an earlier round, and all of those end. So the data of all its operations is ready on all ranks. Those that
-precede ours in the sequence have ended, or will, and leave room. So each rank issues ours, the operations match, and it
-ends. A late rank delays it, but no more than that. The same holds beside the program's own collectives, which use other
-process groups.
+Why this cannot deadlock. A rank waits only for operations of rounds that it has ended, so it has made all their data
+ready. Ranks run one program, so they end the rounds of all modules in the same order. Take the first round with an
+operation that never ends. Every rank ends that round, since all operations of earlier rounds end. So all its data is
+ready on all ranks, and the operations before ours end and leave room. So each rank issues ours, and it ends. A late
+rank delays it, but no more than that. The program's own collectives use other process groups.
 """
 
 from __future__ import annotations
@@ -187,8 +183,7 @@ class Issuer:
 
     def put(self, start: Callable[[], Any]) -> JointOperation:
         """Append an operation that has no block, and whose data is ready."""
-        operation = JointOperation(start)
-        operation.ready = True
+        operation = JointOperation(start, ready=True)
         self.append([operation])
         return operation
 

@@ -7,6 +7,7 @@ sends gradients; arena.py has the memory and the operations of blocks.
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,12 +15,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from prophet_ddp.control import UNORDERED, Control, Decision
-from prophet_ddp.dividing import Dividing, Division, divide
+from prophet_ddp.dividing import MOST_EXACT, Division, divide
 from prophet_ddp.events import EventLog
 from prophet_ddp.issuer import Issuer, JointOperation
 from prophet_ddp.records import ModuleRecord
 from prophet_scheduler.core.cut import Block, Cut, blocks_of
 from prophet_scheduler.core.network import Probe
+from prophet_scheduler.frontends.notices import warn_once
+from prophet_scheduler.frontends.torch.clipping import NORM
 from prophet_scheduler.frontends.torch.slot import Slot
 from prophet_scheduler.policies.algorithms.sequence import LEAST_AT_ONCE, backward_order
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from prophet_ddp.assembly import OnProcessors
     from prophet_ddp.comm_hooks import Buckets, CommHook
     from prophet_ddp.nccl import OnGpu
+    from prophet_ddp.phases import Phases
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,14 @@ class ModuleLayout:
         self._terms = terms
         self._hardware = hardware
         self._record = record
-        self.dividing = Dividing(channel.issuer, channel.control.rank, channel.ranks, record.asks, terms.divides)
+        self.may_divide = terms.divides
+        """True if rounds may have two phases. Alike on all ranks."""
+        self._connected = False
+        """True once ranks have the connections that two phases need."""
+        self.phases: Phases | None = None
+        """Phases of rounds under the decision in force; None if they have one phase."""
+        self.norm_order = NORM
+        """Order of the norms that the program asked for last."""
         self.arena: DdpArena | None = None
         """Memory, and blocks in force; None before the first round."""
         self.hook: CommHook | None = None
@@ -111,7 +122,7 @@ class ModuleLayout:
     @property
     def cut(self) -> Cut | None:
         """Cut in force; None before the first round, and until slots are arranged. With two phases it is the cut before
-        dividing.divide.
+        it is divided.
         """
         decision = self.in_force
         return decision.cut if decision is not None else None
@@ -144,9 +155,24 @@ class ModuleLayout:
     @property
     def divisible(self) -> bool:
         """True if rounds of all gradients may have two phases."""
-        if self.arena is None or not self.dividing.possible:
+        if self.arena is None or not self.may_divide:
             return False
         return all(slot.param.dtype == torch.float32 for slot in self.arena.slots)
+
+    def connect_phases(self, label: str, wait: Callable[[JointOperation], None]) -> bool:
+        """Return True if rounds can have two phases, after connecting on first use. All ranks can, or none.
+
+        `label` names the module. `wait(operation)` returns once the operation has ended.
+        """
+        if self.may_divide and not self._connected:
+            count = self.ranks if self.ranks <= MOST_EXACT else 0
+            # phases.py is imported late: few jobs need it. The import takes a file descriptor.
+            first = functools.partial(importlib.import_module, "prophet_ddp.phases")
+            why = self._channel.issuer.connect_apart(self._channel.control.rank, count, first, wait)
+            self.may_divide = self._connected = not why
+            if why:
+                warn_once(f"{label} goes on without rounds in two phases: {why}")
+        return self._connected
 
     def average_by(self, hook: CommHook, buckets: Buckets | None, wait: Callable[[JointOperation], None]) -> str:
         """Average gradients by this hook from the first round on; all ranks call this. `buckets` are for a hook that
@@ -162,7 +188,7 @@ class ModuleLayout:
             why = channel.issuer.connect_apart(channel.control.rank, LEAST_AT_ONCE, lambda: None, wait)
             if why:
                 return why
-            self.buckets, self.dividing.possible = buckets, False
+            self.buckets, self.may_divide = buckets, False
         self.hook = hook
         return ""
 
@@ -206,25 +232,29 @@ class ModuleLayout:
         assert self.arena is not None
         division = self.division(decision.cut) if decision.gathers else None
         self.arena.recut(decision.cut if division is None else division.cut)
-        self._record.decided.took_up(decision.cut)
+        self._record.took_up(decision.cut)
         count = len(self.arena.blocks)
         if len(decision.order) != count:
             raise RuntimeError(f"ranks agreed on a sequence of {len(decision.order)} blocks, but there are {count}")
         self.decision = decision
-        blocks = [] if division is None else self.blocks_under(division.cut)
-        self.dividing.take_up(decision, division, self.arena, blocks)
-        issuer = self._channel.issuer
+        issuer, self.phases = self._channel.issuer, None
+        if division is not None:
+            from prophet_ddp.phases import Phases
+
+            pieces, ranks = self.blocks_under(division.cut), (self._channel.control.rank, self.ranks)
+            arena = self.arena
+            self.phases = Phases(issuer, arena.slots, arena.blocks, pieces, division, decision, *ranks)
         issuer.at_once = decision.at_once if self.buckets is None else len(issuer.groups.apart)
 
     def operations(self) -> list[JointOperation]:
         """Return the operations of a new round, in order."""
         assert self.arena is not None and self.decision is not None
-        if self.dividing.phases is not None:
-            return self.arena.operations_in(self.dividing.phases, self.dividing.norm_order)
+        if self.phases is not None:
+            return self.arena.operations_in(self.phases, self.norm_order)
         return self.arena.operations(self.decision.collectives)
 
     def free(self) -> None:
         """Free the memory, without a garbage collection: operations would keep it until then."""
         if self.arena is not None:
             self.arena.operations(())
-        self.arena = self.dividing.phases = None
+        self.arena = self.phases = None

@@ -18,8 +18,6 @@ from typing import Any
 from prophet_scheduler.frontends.importlib_bootstrap import passed_over
 from prophet_scheduler.frontends.notices import warn_once
 
-TELL_AFTER_S = 60.0
-
 _numbers = itertools.count(1)
 
 
@@ -62,20 +60,20 @@ def _own_part(rank: int, ranks: int, timeout: datetime.timedelta) -> tuple[Any, 
     """
     import torch.distributed as dist
 
-    from prophet_ddp.meeting import Patience, SilentRank, meet
+    from prophet_ddp.meeting import AGREE_LIMIT_S, Patience, SilentRank, meet
 
     c10d: Any = dist.distributed_c10d
     limit_s = timeout.total_seconds()
 
     def tell(rank: int) -> None:
-        so_far = f"rank {rank} has not reached init_process_group, or not under Prophet, within {TELL_AFTER_S:g} s"
+        so_far = f"rank {rank} has not reached init_process_group, or not under Prophet, within {AGREE_LIMIT_S:g} s"
         warn_once(f"{so_far}; waiting for it up to {limit_s:g} s, as torch would")
 
     store, rank, ranks = next(c10d.rendezvous("env://", rank, ranks, timeout=timeout))
     store.set_timeout(timeout)
     part = c10d.PrefixStore(f"prophet/init/{next(_numbers)}", store)
     try:
-        _, own = meet(part, rank, ranks, "", Patience(limit_s, TELL_AFTER_S, tell))
+        _, own = meet(part, rank, ranks, "", Patience(limit_s, tell))
     except SilentRank as error:
         raise dist.DistStoreError(
             f"rank {error.rank} has not reached init_process_group within {limit_s:g} s"

@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_group, _get_default_store
 
@@ -33,7 +34,8 @@ from prophet_scheduler.frontends.ending import WRONG, end_process
 from prophet_scheduler.frontends.notices import warn_once
 
 AGREE_LIMIT_S = 60.0
-"""Time in which the ranks of a group must announce what they are about to do, in seconds after the first one."""
+"""Time in which the ranks of a group must announce what they are about to do, in seconds after the first one. A rank
+that is silent for longer is named, if the others go on waiting for it."""
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1e-3, 0.1
 """Seconds between two polls of the store: ranks usually arrive together, but may be a minute apart."""
 READ_LIMIT_S = 5.0
@@ -63,6 +65,15 @@ class LostRank(Exception):
         super().__init__(f"rank {rank} was lost")
 
 
+def timeout_of(group: dist.ProcessGroup, device: torch.device) -> datetime.timedelta:
+    """Return how long torch waits for a rank in an operation of the group on this device."""
+    try:
+        timeout: datetime.timedelta = group._get_backend(device).options._timeout
+    except (RuntimeError, AttributeError):
+        return datetime.timedelta(seconds=AGREE_LIMIT_S)
+    return timeout
+
+
 def agree_or_end(group: dist.ProcessGroup, text: str, limit_s: float, silent: str) -> tuple[list[str], Store]:
     """Call `agree`, and warn of a rank that is silent for AGREE_LIMIT_S. A rank that is silent for `limit_s` ends this
     process, and so does a store that is gone. `silent` is what messages say about a silent rank.
@@ -76,7 +87,7 @@ def agree_or_end(group: dist.ProcessGroup, text: str, limit_s: float, silent: st
         warn_once(f"Prophet: {so_far}; waiting for it up to {limit_s:g} s, as torch would")
 
     try:
-        return agree(group, text, Patience(limit_s, AGREE_LIMIT_S, tell, functools.partial(ended_rank, group)))
+        return agree(group, text, Patience(limit_s, tell, functools.partial(ended_rank, group)))
     except SilentRank as error:
         if error.lost:
             raise LostRank(members[error.rank]) from None
@@ -136,12 +147,11 @@ def met() -> int:
 
 @dataclass(frozen=True)
 class Patience:
-    """Patience with other ranks. Calls `tell(rank)` once if a rank is silent for `tell_after_s` seconds. Gives up after
+    """Patience with other ranks. Calls `tell(rank)` once if a rank is silent for AGREE_LIMIT_S. Gives up after
     `limit_s` seconds, or once `lost()` returns a rank that has ended.
     """
 
     limit_s: float
-    tell_after_s: float
     tell: Callable[[int], None]
     lost: Callable[[], int | None] = nobody
 
@@ -150,11 +160,11 @@ class Patience:
         SilentRank.
         """
         there = unless_lost(there, self.lost)
-        if wait_until(there, min(self.tell_after_s, self.limit_s)):
+        if wait_until(there, min(AGREE_LIMIT_S, self.limit_s)):
             return
-        if self.limit_s > self.tell_after_s and (rank := silent()) is not None:
+        if self.limit_s > AGREE_LIMIT_S and (rank := silent()) is not None:
             self.tell(rank)
-        if not wait_until(there, max(self.limit_s - self.tell_after_s, 0.0) + more_s):
+        if not wait_until(there, max(self.limit_s - AGREE_LIMIT_S, 0.0) + more_s):
             raise SilentRank(silent() or 0)
 
 

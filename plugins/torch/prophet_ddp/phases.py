@@ -1,29 +1,21 @@
 """A round in two phases: each part of a gradient is summed by the rank that owns it, and the sums are gathered later.
 
 Rule of this file: the operations of such a round, and the norms computed in it. dividing.py says who owns what,
-agent.py decides when a job has such rounds, and issuer.py orders operations.
+agent.py decides when a job has such rounds, and issuer.py orders operations. Reasons: docs/decisions/two-phases.md.
 
-An all-reduce is a reduce-scatter and an all-gather, and brings every average to every rank. A program that clips
-gradients by their total norm needs no averages for that, only one number for each. The owner of a gradient knows its
-norm once it is summed, with half of the bytes sent. So all blocks are *reduced* first, in the order in which backward
-generates them. Then ranks exchange the norms. Then all blocks are *gathered*, in the order in which the next forward
-pass needs them, and while it runs. The program waits for the first half alone (ZeRO, Rajbhandari et al. 2020,
-section 5, sends the same halves for its own reasons, and waits for both).
+First all blocks are *reduced*, in the order in which backward generates them. Then ranks exchange norms, so a program
+that clips by the total norm can go on. Then all blocks are *gathered*, in the order in which the next forward pass
+needs them, and while it runs. (ZeRO, Rajbhandari et al. 2020, section 5, sends the same halves.) Everything is sent as
+soon as possible, whether or not the program reads it or clips, so nothing here waits for the program.
 
-Of two ranks one owns each gradient, and so each block: the norms of two halves do not give that of the whole to the
-last bit. The sum of two has the bits of an all-reduce. The largest gradient would keep its owner's link busy while the
-other idles, so it has no owner, but is all-reduced. Data to and from each owner has connections of its own. Gloo
-sends once the receiver has announced that it waits. If data went both ways over one connection, these announcements
-would queue behind it.
+Of two ranks one owns each gradient, and so each block: a sum of two has the bits of an all-reduce, and a whole gradient
+has the norm that torch computes. The largest gradient has no owner, but is all-reduced. Data to and from each owner has
+connections of its own.
 
-With more ranks torch's own sums are rounded in an order that depends on its buckets. So there a block is divided
-evenly, and each rank ends its first phase with the sum of one part. In each *step* a rank sends one part to the next
-rank, receives another from the previous rank, and adds its own to that (Patarasu and Yuan, "Bandwidth optimal
-all-reduce algorithms", 2009). At any time each link carries one part out and another in. Parts sent straight to their
-owners compete for links: with four ranks they took 4% to 15% longer than the wire allows, where a ring takes 1% to 2%.
-The next block's first step overlaps this block's second. The second phase is gloo's all-gather, which is a ring too.
-
-Nothing here waits for the program: all is sent as soon as possible, whether or not the program reads it or clips.
+With more ranks a block is divided evenly, and each rank ends its first phase with the sum of one part. In each *step* a
+rank sends one part to the next rank, receives another from the previous rank, and adds its own to that (Patarasu and
+Yuan, "Bandwidth optimal all-reduce algorithms", 2009). The next block's first step overlaps this block's second. The
+second phase is gloo's all-gather, which is a ring too.
 """
 
 from __future__ import annotations
@@ -37,7 +29,7 @@ from typing import Any
 import torch
 
 from prophet_ddp.control import Decision
-from prophet_ddp.dividing import EVENLY, MOST_EXACT, WHOLE
+from prophet_ddp.dividing import EVENLY, MOST_EXACT, WHOLE, Division
 from prophet_ddp.events import Phase
 from prophet_ddp.issuer import Issuer, JointOperation
 from prophet_scheduler.core.cut import Block
@@ -167,14 +159,17 @@ class Norms:
 
 
 class Phases:
-    """Rounds of a module in two phases, under one `decision`. `owners` are those of the blocks."""
+    """Rounds of a module in two phases, under one `decision`. `pieces` are the `blocks` as the division's cut makes
+    them.
+    """
 
     def __init__(
         self,
         issuer: Issuer,
-        norms: Norms,
+        slots: Sequence[Slot],
         blocks: Sequence[ArenaBlock],
-        owners: Sequence[int],
+        pieces: Sequence[Block],
+        division: Division,
         decision: Decision,
         rank: int,
         ranks: int,
@@ -183,8 +178,8 @@ class Phases:
         self._rank, self._ranks = rank, ranks
         self._blocks = blocks
         self._decision = decision
-        self._owners = dict(zip(blocks, owners, strict=True))
-        self.norms = norms
+        self._owners = dict(zip(blocks, map(division.owner, pieces), strict=True))
+        self.norms = Norms(issuer, slots, blocks, pieces, division.owners, rank, ranks)
         self.reduces: dict[ArenaBlock, JointOperation] = {}
         """First operation of each block's reduction in this round; made ready once the block is complete."""
         self.gatherings: dict[ArenaBlock, JointOperation] = {}

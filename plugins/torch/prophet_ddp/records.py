@@ -47,11 +47,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("prophet_scheduler")
 
 
-class Decisions:
-    """Decisions for a module: plans, and the cuts that came into force."""
+class ModuleRecord:
+    """Record of one module, which outlives the module: decisions, and on the deciding rank the learned values."""
 
     def __init__(self) -> None:
         self.cut: Cut | None = None
+        """Cut in force."""
         self.recuts = 0
         self.last_recut_s: float | None = None
         self.why = ""
@@ -62,27 +63,6 @@ class Decisions:
         self.plans = 0
         self.predicted = Predicted()
         """Predictions of the last plan."""
-
-    def took_up(self, cut: Cut) -> None:
-        """Record that this cut is in force from here on."""
-        if self.cut is not None and cut != self.cut:
-            self.recuts += 1
-            self.last_recut_s = time.monotonic()
-        self.cut = cut
-
-    def planned(self, plan: Plan, why: str, predicted: Predicted) -> None:
-        """Record that a plan was taken up. `why` counts if the plan wants another cut."""
-        self.plan, self.predicted = plan, predicted
-        self.plans += 1
-        if plan.cut is not None:
-            self.why, self.predicted_s = why, predicted.iteration_s
-
-
-class ModuleRecord:
-    """Record of one module, which outlives the module: decisions, and on the deciding rank the learned values."""
-
-    def __init__(self) -> None:
-        self.decided = Decisions()
         self.waits = BarrierWatch()
         """Detection of iterations that wait for all averages."""
         self.asks = BarrierWatch()
@@ -105,6 +85,20 @@ class ModuleRecord:
         self.observer: Observer | None = None
         """Observer of the process; None if it does not report on this module while it runs."""
 
+    def took_up(self, cut: Cut) -> None:
+        """Record that this cut is in force from here on."""
+        if self.cut is not None and cut != self.cut:
+            self.recuts += 1
+            self.last_recut_s = time.monotonic()
+        self.cut = cut
+
+    def planned(self, plan: Plan, why: str, predicted: Predicted) -> None:
+        """Record that a plan was taken up. `why` counts if the plan wants another cut."""
+        self.plan, self.predicted = plan, predicted
+        self.plans += 1
+        if plan.cut is not None:
+            self.why, self.predicted_s = why, predicted.iteration_s
+
     @property
     def barrier(self) -> bool:
         """True if iterations wait for all averages, or would if their norms did not arrive first (phases.py)."""
@@ -115,7 +109,7 @@ class ModuleRecord:
         if self.events is not None:
             self.events.keep(events)
         if self.observer is not None:
-            self.observer.turn(time.monotonic(), events, self.decided.predicted, profile=self.planned_from)
+            self.observer.turn(time.monotonic(), events, self.predicted, profile=self.planned_from)
 
 
 class Records:
@@ -225,22 +219,21 @@ class Records:
         """Return the current status of this process."""
         assert self._settings is not None
         module = self._module or ModuleRecord()
-        learner, decided = module.learner, module.decided
-        plan = decided.plan
+        learner, plan = module.learner, module.plan
         return AgentStatus(
             policy=self._settings.policy,
             stepped_aside=self._aside,
-            plans=decided.plans,
+            plans=module.plans,
             agent_cpu_s=self._thread.busy_s,
             partition_bytes=self._settings.partition_bytes or MOST_BLOCK_BYTES,
             push_credit=plan.push.credit if plan is not None else None,
             deadlines=tuple(plan.push.deadlines) if plan is not None else (),
             network=learner.network if learner is not None else None,
-            cut=decided.cut.segments if decided.cut is not None else (),
-            recuts=decided.recuts,
-            last_recut_s=decided.last_recut_s,
-            recut_reason=decided.why if decided.recuts else "",
-            recut_predicted_s=decided.predicted_s if decided.recuts else None,
+            cut=module.cut.segments if module.cut is not None else (),
+            recuts=module.recuts,
+            last_recut_s=module.last_recut_s,
+            recut_reason=module.why if module.recuts else "",
+            recut_predicted_s=module.predicted_s if module.recuts else None,
             arena=True,
             began_warm=module.began_warm,
             kept_was_dropped=module.kept_was_dropped,

@@ -91,6 +91,8 @@ class ModuleRounds(AwaitedRounds):
         """Turns of torch's reducer; None if it may have none."""
         self.pace = ModulePace()
         self.uses = Uses(tuple(self.slots), terms.uses_vary, terms.counted)
+        self._asked = False
+        """True if the program has asked for norms of averages in this iteration."""
         self._unscaled: list[Slot] = []
         """Slots of the open round whose `.grad` would lie in torch's bucket, where it would be scaled already."""
         self.watch()
@@ -218,7 +220,8 @@ class ModuleRounds(AwaitedRounds):
         self.check_finished()
         if self.pace.new_iteration():
             self.record.waits.iteration(self._iterated())
-            self.layout.dividing.iterated()
+            self.record.asks.iteration(self._asked)
+            self._asked = False
         if self.trace is not None:
             self.trace.begins()
             if self.trace.done:
@@ -421,7 +424,7 @@ class ModuleRounds(AwaitedRounds):
 
     def _take_up(self, decision: Decision) -> None:
         layout = self.layout
-        if decision.gathers and not layout.dividing.prepared(self.label, self._wait):
+        if decision.gathers and not layout.connect_phases(self.label, self._wait):
             decision = replace(layout.undecided(decision.cut), unordered=False)
         layout.take_up(decision)
 
@@ -458,16 +461,15 @@ class ModuleRounds(AwaitedRounds):
             self.uses.without = []
 
     def norms(self, slots: Sequence[Slot], order: float) -> torch.Tensor | None:
-        dividing = self.layout.dividing
-        dividing.asked(order)
-        if dividing.phases is None or self.pace.open:
+        self._asked, self.layout.norm_order = True, order
+        if self.layout.phases is None or self.pace.open:
             return None
         with references.waiting():
-            return dividing.phases.norms.of(slots, order, self._wait)
+            return self.layout.phases.norms.of(slots, order, self._wait)
 
     @property
     def norms_are_rounded(self) -> bool:
-        return self.layout.dividing.phases is not None and self.ranks > MOST_EXACT and not self.resting
+        return self.layout.phases is not None and self.ranks > MOST_EXACT and not self.resting
 
     def keep_barrier(self) -> None:
         if self.trace is not None:

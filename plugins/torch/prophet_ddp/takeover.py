@@ -10,7 +10,6 @@ go along, all keep torch's reducer, with one warning.
 
 from __future__ import annotations
 
-import datetime
 import functools
 import hashlib
 import itertools
@@ -91,16 +90,16 @@ def _replace_everywhere(ddp: Any, told: Settings, group: dist.ProcessGroup, labe
     try:
         if dist.get_rank() == 0:
             warn_of_unknown_variables(os.environ)
-        reason, named = why_not(ddp, group, told), _named(ddp)
+        reason, (named, sparse) = why_not(ddp, group, told), _parameters(ddp)
     except Exception as error:
         raise_if_handlers(error)
-        reason, named = _failure(error), []
+        reason, named, sparse = _failure(error), [], []
     rows = "\n".join(f"{name} {tuple(param.shape)} {param.dtype}" for name, param in named)
     digest = hashlib.sha256(rows.encode()).hexdigest()[:8]
     blocks = f"{told.partition_bytes or 'adaptive'}, fusion {'on' if told.fusion else 'off'}"
     terms = f"Prophet {__version__}, policy {told.policy}, {blocks}, layout {digest}"
     own = terms if reason is None else f"{KEEPS}, since {reason}"
-    limit_s = _timeout_s(ddp, group)
+    limit_s = meeting.timeout_of(group, next(ddp.module.parameters()).device).total_seconds()
     # All ranks were here a moment ago, so a silent one does not run Prophet and will never answer.
     if synced:
         said, store = meeting.agree_or_end(group, own, meeting.AGREE_LIMIT_S, "has not announced its settings")
@@ -116,7 +115,7 @@ def _replace_everywhere(ddp: Any, told: Settings, group: dist.ProcessGroup, labe
     failed = ""
     try:
         _install()
-        _replace(ddp, told, group, named, store)
+        _replace(ddp, told, group, named, sparse, store)
         ddp.reducer.rounds.label = label
     except Exception as error:
         raise_if_handlers(error)
@@ -184,33 +183,25 @@ def _changed_methods(kind: type) -> list[str]:
     return sorted(own & theirs - {"train"})
 
 
-def _named(ddp: Any) -> list[tuple[str, torch.Tensor]]:
-    """Return the parameters with dense gradients in the order of registration, each with its first name."""
-    parameters = _parameters(ddp, sparse=False)
-    names_by_id: dict[int, str] = {}
+def _parameters(ddp: Any) -> tuple[list[tuple[str, torch.Tensor]], list[torch.Tensor]]:
+    """Return the averaged parameters in the order of registration: those with dense gradients, each with its first
+    name, and those with sparse ones.
+    """
+    names: dict[int, str] = {}
     for name, param in ddp.module.named_parameters():
-        names_by_id.setdefault(id(param), name)
-    return [(names_by_id[id(param)], param) for param in parameters]
-
-
-def _parameters(ddp: Any, *, sparse: bool) -> list[torch.Tensor]:
-    """Return the parameters that the reducer averages: those with sparse gradients, or the others."""
-    parameters, are_sparse = ddp._build_params_for_reducer()
-    return [param for param, is_sparse in zip(parameters, are_sparse, strict=True) if is_sparse == sparse]
-
-
-def _timeout_s(ddp: Any, group: dist.ProcessGroup) -> float:
-    """Return the seconds for which torch waits for a rank in an operation of the group."""
-    try:
-        device = next(ddp.module.parameters()).device
-        timeout: datetime.timedelta = group._get_backend(device).options._timeout
-    except (RuntimeError, AttributeError):
-        return meeting.AGREE_LIMIT_S
-    return timeout.total_seconds()
+        names.setdefault(id(param), name)
+    rows = list(zip(*ddp._build_params_for_reducer(), strict=True))
+    dense = [(names[id(param)], param) for param, is_sparse in rows if not is_sparse]
+    return dense, [param for param, is_sparse in rows if is_sparse]
 
 
 def _replace(
-    ddp: Any, told: Settings, group: dist.ProcessGroup, named: Sequence[tuple[str, torch.Tensor]], store: Any
+    ddp: Any,
+    told: Settings,
+    group: dist.ProcessGroup,
+    named: Sequence[tuple[str, torch.Tensor]],
+    sparse: Sequence[torch.Tensor],
+    store: Any,
 ) -> None:
     decides = group.rank() == 0
     observes = records.observes_next()
@@ -227,7 +218,6 @@ def _replace(
     if heard:
         agent = deciding_agent(rounds, told) if decides else WatchingAgent(rounds)
         agents.add(agent)
-    sparse = _parameters(ddp, sparse=True)
     if sparse:
         rounds.sparse = SparseGradients(sparse, group)
     elif rounds.terms.may_leave:

@@ -9,7 +9,6 @@ the mesh, with one line. A single module is kept out only by its arguments, whic
 
 from __future__ import annotations
 
-import datetime
 import functools
 import os
 import weakref
@@ -24,7 +23,7 @@ from prophet_ddp.agent import records
 from prophet_ddp.ends import STILL_LIMIT_S, PatienceAtEnd
 from prophet_ddp.environment import own_host, settings_for
 from prophet_ddp.lost_ranks import ended_rank
-from prophet_ddp.meeting import LostRank, agree_or_end
+from prophet_ddp.meeting import LostRank, agree_or_end, timeout_of
 from prophet_ddp.wide_gloo import backend_on_processors, wide_group
 from prophet_fsdp.collectives import Gather, Iterations, Reduce, SharedRounds, stand_behind_all_reduce
 from prophet_fsdp.order import order_of
@@ -177,7 +176,7 @@ def _connect(group: dist.ProcessGroup, told: Settings) -> SharedRounds | None:
         warn_of_unknown_variables(os.environ)
     block_bytes = told.partition_bytes or BLOCK_BYTES
     own = f"Prophet {__version__}, policy {told.policy}, blocks of {block_bytes} bytes"
-    timeout = _timeout_of(group)
+    timeout = timeout_of(group, PROCESSOR)
     said, store = _agree(group, own)
     for rank, text in enumerate(said):
         if text != own:
@@ -219,13 +218,8 @@ def _averages(group: dist.ProcessGroup) -> bool:
     return average.item() == 1
 
 
-def _timeout_of(group: dist.ProcessGroup) -> datetime.timedelta:
-    timeout: datetime.timedelta = group._get_backend(PROCESSOR).options._timeout
-    return timeout
-
-
 def _agree(group: dist.ProcessGroup, text: str) -> tuple[list[str], Any]:
-    return agree_or_end(group, text, _timeout_of(group).total_seconds(), SILENT)
+    return agree_or_end(group, text, timeout_of(group, PROCESSOR).total_seconds(), SILENT)
 
 
 def _close_unused() -> None:

@@ -4,15 +4,12 @@ Rule of this file: from tensors to blocks that travel, and back. It knows no mod
 decides what is urgent.
 
 Collectives here are made of sends and receives, so a reduce-scatter costs half the bytes of gloo's, which is an
-all-reduce inside. Each rank sends part r to rank r, and sums what it receives in the order of ranks.
-
-If ranks share hosts, each part crosses a host's link once. It goes from its owner to each other rank of the owner's
-host, and to one rank of each other host: the relay, which passes it on there. A part that is summed goes the same way
-back, so each host's ranks are summed first. Parts of one host's ranks have different relays, as far as there are enough
-ranks. If no two ranks share a host, or all do, each part goes straight to everybody.
+all-reduce inside. Each rank sends part r to rank r, and sums what it receives in the order of ranks. If ranks share
+hosts, each part crosses a host's link once (`route_of`): one rank of each other host, the relay, passes it on there. A
+part that is summed goes the same way back, so each host's ranks are summed first.
 
 A reduction between replicas may have several *stages*, each a collective. On each rank a stage starts once the one
-before it has arrived there. So a program may read a gradient on one rank alone. All ranks reserve the numbers of all
+before it has arrived there, so a program may read a gradient on one rank alone. All ranks reserve the numbers of all
 blocks when the reduction starts, in the order of the program. Two replicas send each other everything. More replicas
 reduce one part each and gather them, which sends fewer bytes.
 
@@ -21,14 +18,12 @@ rank hands over all its outgoing blocks at once, and requests a few blocks at a 
 most urgent collective. Data from lower to higher ranks has connections of its own, since announcements would otherwise
 queue behind data.
 
-Why this cannot deadlock. All ranks begin the same collectives in the same order, as torch demands. Take the rank that
-has begun the fewest: all others have begun those too, and have handed over their data. So all blocks that it has
-requested arrive, then those that it requests next, and whatever it waits for ends. It goes on until another rank has
-begun fewer. If ranks pass parts on, one of them may have requested blocks of a collective that their sender has not
-begun. So each requested block is then waited for separately, and one of them is the oldest collective's. The oldest of
-all unfinished collectives then arrives on each rank, and after it the next. The second stage of a reduction begins once
-its first has arrived, whatever the program does. Its blocks arrive as well, provided that blocks of first stages never
-wait behind them: so each stage has requests of its own.
+Why this cannot deadlock. All ranks begin the same collectives in the same order, as torch demands. The other ranks have
+begun, and handed over the data of, all that the rank which has begun the fewest may wait for. So whatever it waits for
+ends, and it goes on until another rank has begun fewer. A relay may have requested blocks of a collective that their
+sender has not begun. So each requested block is then waited for separately, and one of them is the oldest collective's.
+The second stage of a reduction begins once its first has arrived, whatever the program does. Blocks of first stages
+must never wait behind its blocks: so each stage has requests of its own.
 """
 
 from __future__ import annotations
@@ -69,7 +64,8 @@ threads would have its own team of threads, which would take processors from the
 
 def route_of(hosts: Sequence[str], owner: int) -> list[int]:
     """Return, by rank, the rank that it gets the part of rank `owner` from; the owner gets it from itself. `hosts` has
-    each rank's host.
+    each rank's host. Without shared hosts, or with a single one, each part goes straight to everybody. Parts of one
+    host's ranks have different relays, as far as there are enough ranks.
     """
     members: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):

@@ -157,7 +157,7 @@ def killed_in_two_phases(rank: int) -> None:
         if prophet() and step == 1 and rank == 0:
             want_two_phases(ddp)
         if rank == 1 and step == 8:
-            assert not prophet() or ddp.reducer.rounds.layout.dividing.phases
+            assert not prophet() or ddp.reducer.rounds.layout.phases
             mark()
             os.kill(os.getpid(), signal.SIGKILL)
         nn.utils.clip_grad_norm_(ddp.parameters(), 0.01)
@@ -230,7 +230,7 @@ def no_descriptor_in_mid_job(rank: int, without: int = 1) -> None:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (taken, limits[1]))
         if step == 7:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            assert not prophet() or not (ddp.reducer.rounds.layout.dividing.phases or ddp.reducer.rounds.divisible)
+            assert not prophet() or not (ddp.reducer.rounds.layout.phases or ddp.reducer.rounds.divisible)
         nn.utils.clip_grad_norm_(ddp.parameters(), 0.01)
 
     ddp: Any = DistributedDataParallel(model())
@@ -302,32 +302,13 @@ def differing(rank: int) -> None:
     trained(DistributedDataParallel(model()), 3)
 
 
-differing_fusion = unknown = no_place = differing
+differing_fusion = no_place = differing
 
 
 def other_models(rank: int) -> None:
     """Ranks have different models: torch's own error."""
     mark()
     trained(DistributedDataParallel(model(32 if rank == 0 else 33)), 3)
-
-
-def agent_fails(rank: int) -> None:
-    """The agent's thread raises; training goes on to the same weights."""
-    failed = threading.Event()
-    if prophet():
-        from prophet_ddp import agent
-
-        def fail(*_: Any) -> bool:
-            failed.set()
-            raise ValueError("made for a test")
-
-        setattr(agent.ModuleAgent, "turn", fail)  # noqa: B010, whose signature does not matter
-    ddp: Any = DistributedDataParallel(model())
-    if prophet() and rank == 0:
-        assert failed.wait(30)
-    trained(ddp, 20)
-    if prophet() and rank == 0:
-        assert len(ddp.reducer.rounds.log.drain()) == 0, "nobody reads what is written any more"
 
 
 def failing(kind: type[Exception]) -> Callable[..., None]:

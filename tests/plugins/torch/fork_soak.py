@@ -1,9 +1,9 @@
-"""Forks at random moments of a job of two ranks, whose children evaluate: `fork_soak.py COUNT [plain] [threads]`.
+"""Forks at random moments of a job of two ranks, whose children evaluate: `fork_soak.py COUNT`.
 
 Each rank trains and forks in its main thread: in the middle of a forward pass, between backward and step, after a step.
 Chance decides what the agent, gloo and the threads that watch do then. A child looks at the model in every way that
-takes a lock, and reports through a pipe. With `threads` another thread forks, too, at any time: that may copy a held
-lock of torch's own (each parameter has one), which no child gets, with Prophet and without.
+takes a lock, and reports through a pipe. No other thread forks: that may copy a held lock of torch's own (each
+parameter has one), which no child gets, with Prophet and without.
 
 Prints one line: how many forks there were, and how many children said nothing within LIMIT_S.
 """
@@ -16,8 +16,6 @@ import random
 import select
 import signal
 import sys
-import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,13 +44,12 @@ def look(ddp: Any, optimizer: torch.optim.Optimizer, kept: Sequence[torch.Tensor
     sum(param.abs().sum().item() for param in ddp.parameters())
     len(ddp.state_dict()), len(optimizer.state_dict())
     ddp.module(torch.ones(2, 32)).sum().item()  # with a graph
-    if "PROPHET_SCHEDULER" in os.environ:
-        from prophet_ddp.agent import agents
+    from prophet_ddp.agent import agents
 
-        rounds = ddp.reducer.rounds
-        rounds.flush()
-        with rounds._lock, rounds.channel.issuer._lock, rounds.channel.control._lock:
-            agents.thread.wake()
+    rounds = ddp.reducer.rounds
+    rounds.flush()
+    with rounds._lock, rounds.channel.issuer._lock, rounds.channel.control._lock:
+        agents.thread.wake()
     optimizer.zero_grad()
 
 
@@ -77,7 +74,7 @@ def answers(look_there: Any) -> bool:
     return there
 
 
-def train(rank: int, count: int, threads: bool) -> tuple[int, int]:
+def train(rank: int, count: int) -> tuple[int, int]:
     """Train until there were `count` forks in all ranks. Return (forks, children that said nothing) of this rank."""
     torch.manual_seed(0)
     inner = nn.Sequential(*(nn.Linear(32, 32) for _ in range(8)))
@@ -85,12 +82,6 @@ def train(rank: int, count: int, threads: bool) -> tuple[int, int]:
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9)
     kept = list(ddp.parameters())
     results: list[bool] = []
-    over = threading.Event()
-
-    def at_random() -> None:
-        while not over.is_set():
-            results.append(answers(lambda: look(ddp, optimizer, kept)))
-            time.sleep(random.random() * 0.005)
 
     def step(between: Callable[[], None]) -> None:
         optimizer.zero_grad()
@@ -106,9 +97,6 @@ def train(rank: int, count: int, threads: bool) -> tuple[int, int]:
         step(lambda: None)
     for place in (2, 5):
         inner[place].register_forward_hook(fork)
-    forking = threading.Thread(target=at_random)
-    if threads:
-        forking.start()
     total, everywhere = torch.zeros(1), 0
     while everywhere < count:
         for _ in range(10):
@@ -117,32 +105,29 @@ def train(rank: int, count: int, threads: bool) -> tuple[int, int]:
         total.fill_(len(results))
         dist.all_reduce(total)
         everywhere = int(total.item())
-    over.set()
-    if threads:
-        forking.join()
     return len(results), results.count(False)
 
 
-def run_rank(rank: int, count: int, plain: bool, threads: bool, port: int) -> None:
+def run_rank(rank: int, count: int, port: int) -> None:
     """The life of one rank."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(RANKS))
-    if not plain:
-        os.environ.update(PROPHET_SCHEDULER="prophet", PROPHET_CACHE="off", PROPHET_PARTITION_BYTES="262144")
-        import prophet_ddp.autoload  # noqa: F401, as the line in site-packages does
+    os.environ.update(PROPHET_SCHEDULER="prophet", PROPHET_CACHE="off", PROPHET_PARTITION_BYTES="262144")
+    import prophet_ddp.autoload  # noqa: F401, as the line in site-packages does
+
     dist.init_process_group("gloo")
-    forks, silent = train(rank, count, threads)
+    forks, silent = train(rank, count)
     Path(f"rank{rank}").write_text(f"{forks} {silent}")
     dist.destroy_process_group()
 
 
-def main(count: int, plain: bool, threads: bool) -> None:
+def main(count: int) -> None:
     """Runs the ranks in the folder where the process is."""
     port = free_port()
     pids = []
     for rank in range(RANKS):
         pid = os.fork()
         if pid == 0:
-            run_rank(rank, count, plain, threads, port)
+            run_rank(rank, count, port)
             raise SystemExit(0)
         pids.append(pid)
     statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
@@ -151,4 +136,4 @@ def main(count: int, plain: bool, threads: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), "plain" in sys.argv[2:], "threads" in sys.argv[2:])
+    main(int(sys.argv[1]))

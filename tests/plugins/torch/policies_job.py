@@ -181,7 +181,7 @@ def given(name: str, rank: int, half: bool = False) -> dict[str, Any]:
         "elements": sum(slot.param.numel() for slot in rounds.slots),
         "joined": sum(len(places) > 1 for places in wanted.collectives),
         "waits": rounds.barrier,
-        "divides": rounds.layout.dividing.possible,
+        "divides": rounds.layout.may_divide,
     }
 
 

@@ -30,20 +30,7 @@ def decisions(draw: st.DrawFn) -> Decision:
 
 @given(decisions())
 def test_it_comes_back_from_its_bytes(decision: Decision) -> None:
-    data = decision.encode()
-    assert Decision.decode(data) == decision
-    for short in {0, len(data) // 2, len(data) - 1}:
-        with pytest.raises(ValueError):
-            Decision.decode(data[:short])
-
-
-@given(data=st.binary(max_size=200))
-def test_garbage_is_refused(data: bytes) -> None:
-    try:
-        decision = Decision.decode(data)
-    except ValueError:
-        return
-    assert sorted(decision.order) == list(range(len(decision.order))), "by chance it was one"
+    assert Decision.decode(decision.encode()) == decision
 
 
 @given(decisions())

@@ -27,7 +27,7 @@ LOST = (
 TOLD = ("told_to_end_as_it_meets", "told_to_end_as_its_group_is_named", "told_to_end_as_it_shards")
 BESIDE_PLAIN = (
     *("killed_in_backward", "killed_in_forward", "killed_in_two_phases", "says", "comes_late", "few_descriptors"),
-    *("fewer_and_fewer_descriptors", "no_descriptor_in_mid_job", "agent_fails", "destroyed", "leaves_first"),
+    *("fewer_and_fewer_descriptors", "no_descriptor_in_mid_job", "making_fails", "destroyed", "leaves_first"),
     *("leaves_at_once", "one_more", "fork_reads"),
 )
 """Cases that also run without Prophet, under a name with `:plain`."""
@@ -37,8 +37,8 @@ NAMES = (
     *BESIDE_PLAIN,
     *(f"{name}:plain" for name in BESIDE_PLAIN),
     *("killed_of_three", "first_killed_of_three", "killed_of_five", "saves_after_a_death", "late", "without"),
-    *("cannot_connect", "no_descriptor_at_the_first_rank", "earlier_life", "differing", "differing_fusion", "unknown"),
-    *("no_place", "other_models", "making_fails", "asking_fails", "loading_fails", "only_made", "hook_fails"),
+    *("cannot_connect", "no_descriptor_at_the_first_rank", "earlier_life", "differing", "differing_fusion"),
+    *("no_place", "other_models", "asking_fails", "loading_fails", "only_made", "hook_fails"),
     *("one_fails", "one_more_destroyed", "aborted", "forks", "interrupted", "interrupted_and_kept"),
 )
 AT_A_TIME = 2
@@ -219,13 +219,6 @@ def test_ranks_with_different_settings_say_so_each(ends: Path, name: str) -> Non
             assert line.index(f"fusion {other}") < line.index(f"fusion {own}")
 
 
-def test_an_unknown_policy_ends_each_rank_with_one_line(ends: Path) -> None:
-    for rank in ranks(ends, "unknown"):
-        assert rank.status == 2
-        assert rank.printed("Prophet: ").startswith("Prophet: PROPHET_SCHEDULER: unknown policy 'nonsense'; known pol")
-        assert len(rank.log.splitlines()) == 1
-
-
 def test_a_file_that_cannot_be_written_ends_each_rank_before_the_job_and_not_after(ends: Path) -> None:
     for rank in ranks(ends, "no_place"):
         assert rank.status == 2
@@ -257,13 +250,6 @@ def test_different_models_are_torchs_error(ends: Path) -> None:
     assert "appears not to match sizes" in "".join(rank.log for rank in ranks(ends, "other_models"))
 
 
-def test_an_agent_that_fails_is_one_warning_and_training_goes_on(ends: Path) -> None:
-    deciding, other = ranks(ends, "agent_fails")
-    assert (deciding.status, other.status) == (0, 0), deciding.log
-    assert deciding.log.count("Prophet: has stopped learning: ValueError: made for a test") == 1
-    assert [deciding.printed("weights")] * 2 == [rank.printed("weights") for rank in ranks(ends, "agent_fails:plain")]
-
-
 FAILS = {
     "making_fails": "keeps DistributedDataParallel as it is: rank 0 says that Prophet failed there: ValueError",
     "asking_fails": "since Prophet failed there: AttributeError: made for a test",
@@ -272,7 +258,7 @@ FAILS = {
 
 @pytest.mark.parametrize("name", FAILS)
 def test_where_prophet_fails_on_one_rank_all_keep_torchs_reducer(ends: Path, name: str) -> None:
-    done, plain = ranks(ends, name), ranks(ends, "agent_fails:plain")
+    done, plain = ranks(ends, name), ranks(ends, "making_fails:plain")
     assert [rank.status for rank in done] == [0, 0], done[0].log + done[1].log
     for rank in done:
         assert rank.printed("reducer") == "reducer Reducer"
@@ -281,7 +267,7 @@ def test_where_prophet_fails_on_one_rank_all_keep_torchs_reducer(ends: Path, nam
 
 
 def test_where_prophet_cannot_be_loaded_it_is_one_warning_and_training_goes_on(ends: Path) -> None:
-    done, plain = ranks(ends, "loading_fails"), ranks(ends, "agent_fails:plain")
+    done, plain = ranks(ends, "loading_fails"), ranks(ends, "making_fails:plain")
     assert [rank.status for rank in done] == [0, 0], done[0].log
     for rank in done:
         assert rank.log.count("Prophet: stays off: ModuleNotFoundError: ") == 1
@@ -303,8 +289,9 @@ def test_a_rank_that_fails_ends_the_others_too(ends: Path) -> None:
     assert max(other.after_s, failing.after_s) < 2 * SLACK_S
 
 
-def test_a_rank_may_end_as_soon_as_its_module_is_made(ends: Path) -> None:
-    assert [rank.status for rank in ranks(ends, "only_made")] == [0, 0], ranks(ends, "only_made")[0].log
+@pytest.mark.parametrize("name", ["only_made", "forks"])
+def test_a_rank_may_end_as_soon_as_its_module_is_made_and_a_fork_with_averages_under_way(ends: Path, name: str) -> None:
+    assert [rank.status for rank in ranks(ends, name)] == [0, 0], ranks(ends, name)[0].log
 
 
 @pytest.mark.parametrize("name", ["destroyed", "leaves_first", "leaves_at_once", "fork_reads"])
@@ -325,10 +312,6 @@ def test_who_waits_when_groups_are_aborted_gets_an_error(ends: Path) -> None:
     aborting = ranks(ends, "aborted")[0]
     assert aborting.printed("error") == "error the process group was aborted", aborting.log
     assert aborting.after_s < 2 * SLACK_S, "it does not wait for the other, which waits for its end"
-
-
-def test_a_forked_process_ends_without_waiting_for_averages(ends: Path) -> None:
-    assert [rank.status for rank in ranks(ends, "forks")] == [0, 0]
 
 
 def test_an_interrupt_ends_all_ranks(ends: Path) -> None:

@@ -122,9 +122,7 @@ def test_operations_that_end_as_they_begin_do_not_nest() -> None:
         work.future.end()
         return work
 
-    operations = [JointOperation(ended) for _ in range(5000)]
-    for operation in operations:
-        operation.ready = True
+    operations = [JointOperation(ended, ready=True) for _ in range(5000)]
     issuer.append(operations)
     assert issuer.ended == 5000
     assert all(operation.done for operation in operations)
@@ -230,8 +228,7 @@ def test_an_interrupt_while_one_ends_is_not_lost(monkeypatch: pytest.MonkeyPatch
         raise KeyboardInterrupt
 
     monkeypatch.setattr(log, "finished", interrupted)
-    operation = JointOperation(lambda: issuer.groups.all_reduce(torch.zeros(1)), size_bytes=4)
-    operation.ready = True
+    operation = JointOperation(lambda: issuer.groups.all_reduce(torch.zeros(1)), size_bytes=4, ready=True)
     issuer.append([operation])
     with contextlib.suppress(KeyboardInterrupt):  # as torch does
         wire.run()
@@ -264,8 +261,7 @@ def test_what_an_operation_does_at_its_end_may_fail() -> None:
     def put_back() -> None:
         raise ValueError("does not fit")
 
-    operation = JointOperation(lambda: issuer.groups.all_reduce(torch.zeros(1)), then=put_back)
-    operation.ready = True
+    operation = JointOperation(lambda: issuer.groups.all_reduce(torch.zeros(1)), then=put_back, ready=True)
     issuer.append([operation])
     wire.run()
     assert not operation.done
@@ -323,8 +319,7 @@ def test_no_profiler_sees_an_operation_which_may_outlast_it(ready_first: bool) -
         note("operation")
         return issuer.groups.all_reduce(data)
 
-    operation = JointOperation(start)
-    operation.ready = ready_first
+    operation = JointOperation(start, ready=ready_first)
     with torch.profiler.profile() as profile:
         note("before")
         issuer.append([operation])
@@ -396,8 +391,7 @@ def test_a_thread_of_torchs_keeps_its_state_of_pythons() -> None:
     count = 16  # Many more than gloo has threads.
     data = [torch.ones(4) for _ in range(count)]
     for each in data:
-        operation = JointOperation(functools.partial(issuer.groups.all_reduce, each), then=then)
-        operation.ready = True
+        operation = JointOperation(functools.partial(issuer.groups.all_reduce, each), then=then, ready=True)
         issuer.append([operation])
     for _ in range(count):
         groups[1].allreduce([torch.ones(4)]).wait()

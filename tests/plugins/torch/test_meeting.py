@@ -53,7 +53,7 @@ class Job:
             group: Any = Group(number, of or len(texts))
             lost = functools.partial(vars(meeting)["ended_rank"], group)
             try:
-                return agree(group, texts[number], Patience(limit_s, limit_s / 2, self.told.append, lost))
+                return agree(group, texts[number], Patience(limit_s, self.told.append, lost))
             except SilentRank as error:
                 return error
 
@@ -99,7 +99,8 @@ def test_ranks_that_differ_hear_each_other(job: Job) -> None:
     assert [said for said, _ in job.life("a", "b", "a")] == [["a", "b", "a"]] * 3
 
 
-def test_all_name_the_rank_that_is_silent_and_say_so_before(job: Job) -> None:
+def test_all_name_the_rank_that_is_silent_and_say_so_before(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting, "AGREE_LIMIT_S", 0.1)
     errors = job.life("a", "b", of=3, limit_s=0.2)
     assert [error.rank for error in errors] == [2, 2]
     assert job.told == [2]

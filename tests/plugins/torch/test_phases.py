@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from prophet_ddp.control import Decision
 from prophet_ddp.dividing import EVENLY, WHOLE, Division, divide
-from prophet_ddp.phase_times import PhaseWire, orders_of, two_phases_s
-from prophet_ddp.phases import Norms, Phases
+from prophet_ddp.phases import Phases
+from prophet_ddp.sequencing import PhaseWire, orders_of, two_phases_s
 from prophet_scheduler.core.arena import profile_under
 from prophet_scheduler.core.cut import UNIT_BYTES, Block, Cut, blocks_of
 from prophet_scheduler.core.network import Network
@@ -108,9 +108,8 @@ class Rank(PhasesRank):
         self.issuer.groups.apart = [wire.group(rank, 1 + number) for number in range(wire.ranks)]
         self.issuer.at_once = 3
         decision = Decision(division.cut, tuple(order), at_once=wire.ranks, gathers=tuple(gathers))
-        norms = Norms(self.issuer, self.slots, self.blocks, self.pieces, division.owners, rank, wire.ranks)
-        owners = [division.owner(piece) for piece in self.pieces]
-        self.phases = Phases(self.issuer, norms, self.blocks, owners, decision, rank, wire.ranks)
+        ranks = rank, wire.ranks
+        self.phases = Phases(self.issuer, self.slots, self.blocks, self.pieces, division, decision, *ranks)
         self.issuer.append(self.phases.operations(norm_order))
 
     def norms(self, order: float = 2.0) -> torch.Tensor | None:
@@ -121,6 +120,13 @@ def ranks_of(wire: Wire, sizes: Sequence[int], chance: random.Random, norm_order
     count = len(blocks_of(sizes, [0] * len(sizes), divide(CUT, sizes, wire.ranks).cut))
     order, gathers = (chance.sample(range(count), count) for _ in range(2))
     return [Rank(wire, rank, sizes, order, gathers, norm_order) for rank in range(wire.ranks)]
+
+
+def all_ready(members: Sequence[Rank], most: int | None = None) -> None:
+    """Make each member's first blocks ready, at most so many."""
+    for member in members:
+        for block in member.blocks[:most]:
+            member.issuer.ready(member.phases.reduces[block])
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 7])
@@ -155,8 +161,8 @@ def test_all_get_one_sum_and_one_norm_of_each(ranks: int, seed: int, norm_order:
 def test_what_the_program_has_dropped_is_summed() -> None:
     wire = Wire(2, lambda rank, number: 0.0)
     members = [Rank(wire, rank, [400], [0], [0]) for rank in range(2)]
+    all_ready(members)
     for member in members:
-        member.issuer.ready(member.phases.reduces[member.blocks[0]])
         for slot in member.slots:
             slot.let_memory_go()
     wire.run()
@@ -169,8 +175,7 @@ def test_what_the_program_has_dropped_is_summed() -> None:
 def test_norms_of_an_order_that_some_rank_has_not_are_not_told(ranks: int, other: float) -> None:
     wire = Wire(ranks, lambda rank, number: 0.0)
     members = [Rank(wire, rank, [400], [0], [0], other if rank else 2.0) for rank in range(ranks)]
-    for member in members:
-        member.issuer.ready(member.phases.reduces[member.blocks[0]])
+    all_ready(members)
     wire.run()
     for member in members:
         assert member.norms(2.0) is None and member.norms(other) is None
@@ -179,8 +184,7 @@ def test_norms_of_an_order_that_some_rank_has_not_are_not_told(ranks: int, other
 def test_norms_of_another_number_of_threads_are_not_told() -> None:
     wire = Wire(2, lambda rank, number: 0.0)
     members = [Rank(wire, rank, [400], [0], [0]) for rank in range(2)]
-    for member in members:
-        member.issuer.ready(member.phases.reduces[member.blocks[0]])
+    all_ready(members)
     wire.run()
     threads = torch.get_num_threads()
     try:
@@ -196,9 +200,7 @@ def test_what_is_not_finite_is_known_from_its_norm(wrong: float) -> None:
     wire = Wire(3, lambda rank, number: 0.0)
     members = ranks_of(wire, [4000, 8000], random.Random(0))
     members[1].slots[1].view[7] = wrong
-    for member in members:
-        for block in member.blocks:
-            member.issuer.ready(member.phases.reduces[block])
+    all_ready(members)
     wire.run()
     for member in members:
         norms = member.norms()
@@ -210,9 +212,7 @@ def test_what_is_not_finite_is_known_from_its_norm(wrong: float) -> None:
 def test_blocks_that_are_still_generated_hold_up_no_more_than_one_step() -> None:
     wire, there = Wire(4, lambda rank, number: 1.0), 8
     members = [Rank(wire, rank, [16 * UNIT_BYTES], range(16), range(16)) for rank in range(4)]
-    for member in members:
-        for block in member.blocks[:there]:
-            member.issuer.ready(member.phases.reduces[block])
+    all_ready(members, there)
     wire.run()
     assert [len(rows) for rows in wire.submitted()] == [3 * there - 1] * 4
     assert wire.most_in_flight >= 2
