@@ -78,7 +78,7 @@ class Decided:
 
     def value(self, agent: Any) -> Json:
         record, session = self.job.record, agent.session
-        done = record.decided
+        done = record
         return {
             "decisions": self.rows,
             "turns": self.job.control.turns,

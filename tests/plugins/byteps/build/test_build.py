@@ -19,12 +19,13 @@ from rich.console import Console
 from prophet_byteps.build import __main__ as command
 from prophet_byteps.build import build, build_hooks, recipe, toolchain
 from prophet_byteps.build.recipe import RULES, key_of
-from prophet_byteps.build.rules import CORRECTIONS, NEWEST, RELEASES, Release, Rule, apply_rules, release_of
+from prophet_byteps.build.rules import CORRECTIONS, NEWEST, RELEASES, Release, Rule, apply_rules, release_of, rules_of
 from prophet_byteps.build.store import Store
 from prophet_scheduler.core.errors import UserError
 from support.engine_builds import TOOLS, compile_nothing
 
 RULE = Rule("a/b.h", "old", "new")
+UNCORRECTED = rules_of(corrected=False)
 QUIET = Console(file=io.StringIO())
 
 
@@ -205,12 +206,12 @@ def test_the_uncorrected_engine_has_a_key_and_a_command_of_its_own(
     for options in ([], ["--uncorrected"], ["--uncorrected"]):
         assert command.main(["build", *options]) == 0
     corrected, uncorrected, again = capsys.readouterr().out.splitlines()  # the paths and nothing else
-    assert built == [(RULES, TOOLS), (recipe.UNCORRECTED, TOOLS)]
+    assert built == [(RULES, TOOLS), (UNCORRECTED, TOOLS)]
     assert corrected != uncorrected == again
     assert command.main(["path", "--uncorrected"]) == 0
     assert capsys.readouterr().out == f"{uncorrected}\n"
-    assert Path(uncorrected).parent.name == key_of(TOOLS, recipe.UNCORRECTED)
-    assert set(recipe.UNCORRECTED) < set(RULES)
+    assert Path(uncorrected).parent.name == key_of(TOOLS, UNCORRECTED)
+    assert set(UNCORRECTED) < set(RULES)
 
 
 def test_a_wheel_is_kept_under_its_key_and_leftovers_go(tmp_path: Path) -> None:

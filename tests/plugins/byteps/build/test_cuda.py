@@ -16,7 +16,7 @@ from rich.console import Console
 from prophet_byteps.build import __main__ as command
 from prophet_byteps.build import build, cuda, recipe, rules, toolchain
 from prophet_byteps.build.cuda import Cuda, find_cuda, with_cuda
-from prophet_byteps.build.recipe import RULES, UNCORRECTED, key_of
+from prophet_byteps.build.recipe import RULES, key_of
 from prophet_byteps.build.rules import NEWEST, apply_rules, rules_of
 from prophet_byteps.build.store import Store
 from prophet_scheduler.core.errors import UserError
@@ -29,6 +29,7 @@ JOB = Path(__file__).with_name("host_cuda_job.py")
 PORT = 24780
 FILES_OF_CUDA = ("torch/__init__.py", "torch/cuda_util.cc", "torch/ops.h", "common/operations.cc")
 RULES_OF_CUDA = rules_of(cuda=True)
+UNCORRECTED = rules_of(corrected=False)
 CUDA = Cuda("13.0", ("nvidia-cuda-runtime 13.0.96", "nvidia-nccl-cu13 2.29.7"), (), ())
 WHEELS_13 = {
     "nvidia-cuda-runtime": ("cu13/include/cuda_runtime.h", "cu13/lib/libcudart.so.13"),
