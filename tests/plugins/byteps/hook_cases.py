@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from plugins.byteps.hook_core import (
     BROADCAST,
@@ -25,7 +24,6 @@ from plugins.byteps.hook_core import (
     main,
 )
 from prophet_byteps.hook import PULL_ONLY, PUSH_ONLY, Hook
-from prophet_byteps.library import open_apart
 from prophet_scheduler.core.events import UNPROFILED_GRADIENT, EventKind, QueueKind
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan, QueuePlan
@@ -87,11 +85,10 @@ def on_a_busy_wire_the_request_for_a_pull_goes_before_the_next_push(hook: Hook, 
 
 @case
 def a_gradient_is_told_by_its_priority_where_the_front_end_passes_one(hook: Hook, core: Core) -> None:
-    hook.set_identity("priority")
     hook.set_plan(BY_PRIORITY)
     core.add(7, priority=-3)  # gradient 2
     core.add(8, priority=-1)  # gradient 0
-    core.add(9)  # a broadcast: somebody waits for it now
+    core.add(9, priority=0)  # a broadcast: somebody waits for it now
     assert core.drain(PUSH) == [9, 8, 7]
     added = [int(e["gradient"]) for e in hook.drain() if e["kind"] == EventKind.ADD]
     assert added == [2, 0, 9 | UNPROFILED_GRADIENT]
@@ -99,7 +96,6 @@ def a_gradient_is_told_by_its_priority_where_the_front_end_passes_one(hook: Hook
 
 @case
 def what_goes_one_way_only_passes_the_other_stage_in_its_turn(hook: Hook, core: Core) -> None:
-    hook.set_identity("priority")
     core.add(4, priority=PULL_ONLY)
     assert core.gradient(PUSH) == 4, "a program may pass any priority"
     core.finish(PUSH)
@@ -371,19 +367,6 @@ def stepping_aside_hands_everything_back_in_order_of_arrival(hook: Hook, core: C
 
 
 @case
-def another_byteps_in_the_process_keeps_its_own_functions(hook: Hook, core: Core) -> None:
-    hook.set_plan(BY_PRIORITY)
-    other = Core(open_apart(Path(sys.argv[3])))
-    other.start()
-    for gradient in (3, 1, 2):
-        other.add(gradient)
-        core.add(gradient)
-    assert [other.gradient(PUSH) for _ in range(3)] == [2, 1, 3], "its own order: the last first"
-    assert core.drain(PUSH) == [1, 2, 3]
-    assert hook.status().tasks == 3
-
-
-@case
 def a_tensor_has_a_partition_size_of_its_own(hook: Hook, core: Core) -> None:
     assert not hook.sizes_apart
     assert core.push("page", 10) == 1
@@ -488,15 +471,6 @@ def where_a_first_look_is_not_seen_no_tensor_has_a_size(hook: Hook, core: Core) 
 
 
 OF_OTHER_CORES = ("where_a_first_look_is_not_seen_no_tensor_has_a_size",)
-STAGES = (
-    "a_plan_orders_pushes_and_pulls_and_credit_comes_back_with_the_acknowledgement",
-    "one_round_of_reduce_and_broadcast_finds_the_tasks_of_both",
-    "where_no_pull_follows_a_push_is_finished_when_it_comes_to_the_next_stage",
-    "what_a_suspended_engine_had_is_forgotten_when_it_resumes",
-    "calls_that_come_when_the_queues_are_gone_do_nothing",
-    "stepping_aside_hands_everything_back_in_order_of_arrival",
-)
-"""Cases in which it shows if a stage is taken for another one."""
 
 
 if __name__ == "__main__":

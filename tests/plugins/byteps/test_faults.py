@@ -82,11 +82,6 @@ def test_where_the_code_is_not_to_be_found_nothing_is_claimed(tmp_path: Path) ->
     assert {there[name] for name in ("starting", "copying", "placing")} == {State.UNKNOWN}
 
 
-def test_a_server_without_compression_has_nothing_to_mend_in_its_sums(tmp_path: Path) -> None:
-    library(tmp_path, "server", b"byteps_server", *marks("server", "summing"))
-    assert set(states(tmp_path)) == OF_PS_LITE | ASYNCHRONOUS
-
-
 @pytest.mark.parametrize(
     ("text", "state"),
     [

@@ -63,16 +63,15 @@ class FakeHook:
 
 
 class Sum(QuietExchange):
-    """Sum of the pages of this worker and of another, which says `other`: (whether it can, the size that it wants)."""
+    """Sum of the pages of this worker and of another, which says `other`: 1 if it can."""
 
-    def __init__(self, other: tuple[int, int]) -> None:
+    def __init__(self, other: int) -> None:
         self._other = other
 
     def declare(self, name: str) -> None: ...
 
     def send(self, name: str, page: bytes) -> Answer:
-        own = struct.unpack_from("<II", page)
-        summed = struct.pack("<II", *(a + b for a, b in zip(own, self._other, strict=True)))
+        summed = struct.pack("<I", struct.unpack_from("<I", page)[0] + self._other)
         answers = itertools.chain([None], itertools.repeat(summed.ljust(len(page), b"\0")))
         return lambda: next(answers)
 
@@ -86,10 +85,9 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> FakeHook:
 
 @pytest.fixture
 def agree(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    def agree(pushes: OwnPushes, other: tuple[int, int] = (1, 0), wanted: int = SIZE) -> None:
-        group = Agreement(Sum(other), 0, 2)
-        agreement.activate(group)
-        pushes.agree(0, 2, wanted)
+    def agree(pushes: OwnPushes, other: int = 1, size: int = SIZE) -> None:
+        agreement.activate(Agreement(Sum(other), 0, 2))
+        pushes.agree(0, 2, size)
 
     yield agree
     agreement.activate(None)
@@ -120,26 +118,19 @@ def test_a_tensor_has_a_size_where_its_first_push_has_a_priority(loaded: FakeHoo
 
 
 def test_where_one_worker_cannot_cut_so_none_does(loaded: FakeHook, agree: Callable[..., None]) -> None:
-    for other, apart in (((0, 0), True), ((1, 0), False)):
+    for other, apart, size in ((0, True, SIZE), (1, False, SIZE), (1, True, 0)):
         loaded.sizes_apart = apart
         pushes = OwnPushes(ops := ops_of_byteps([]))
-        agree(pushes, other)
+        agree(pushes, other, size)
         ops.push_pull_async(1, name="urgent", priority=-1)
         assert (pushes.size, loaded.given, loaded.on) == (0, {}, False)
-
-
-def test_another_worker_may_say_the_size(loaded: FakeHook, agree: Callable[..., None]) -> None:
-    pushes = OwnPushes(ops := ops_of_byteps([]))
-    agree(pushes, (1, 65536), wanted=0)
-    ops.push_pull_async(1, name="urgent", priority=-1)
-    assert loaded.given == {"byteps.urgent": 65536}
 
 
 def test_a_byteps_that_begins_anew_has_new_first_pushes(loaded: FakeHook, agree: Callable[..., None]) -> None:
     pushes = OwnPushes(ops := ops_of_byteps([]))
     agree(pushes)
     ops.push_pull_async(1, name="late")
-    agree(pushes, wanted=65536)
+    agree(pushes, size=65536)
     ops.push_pull_async(1, name="late", priority=-1)
     assert loaded.given == {"byteps.late": 65536}
 
