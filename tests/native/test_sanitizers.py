@@ -110,7 +110,7 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fed]:
 
 
 @given(what=st.binary(max_size=4000))
-def test_whatever_is_done_to_the_queue(fed: Fed, what: bytes) -> None:
+def test_any_sequence_of_calls_keeps_the_queues_invariants(fed: Fed, what: bytes) -> None:
     """Tasks of no bytes and of the most, ids twice, finishes of what never came: `make fuzz` tries the most of it."""
     assert fed.do(what) == b"\n"
 
@@ -125,10 +125,10 @@ def test_every_task_passes_once_through_suspends_new_plans_and_stepping_aside(
     built = build_stress(tmp_path, flags)
     said = run(built.program, built.hook, built.core, TASKS, SEED, tmp_path)
     assert said.split()[-4:] == ["suspensions", "2", "asides", "1"], said
-    what_the_threads_were_given_is_what_the_queue_decides(tmp_path)
+    the_record_replays_to_the_same_decisions(tmp_path)
 
 
-def what_the_threads_were_given_is_what_the_queue_decides(folder: Path) -> None:
+def the_record_replays_to_the_same_decisions(folder: Path) -> None:
     """The record of that run, replayed: neither the lock nor the log lets two threads' calls change places."""
     events = np.frombuffer((folder / "events").read_bytes(), EVENT_DTYPE)
     plans: dict[int, bytes] = {}

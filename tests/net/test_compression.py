@@ -31,7 +31,7 @@ def weights(testbed: Testbed, folder: Path, port: int, settings: dict[str, str])
     return digest
 
 
-def test_one_bit_a_number_learns_what_it_does_in_stock(testbed: Testbed, beside: Testbed, tmp_path: Path) -> None:
+def test_onebit_compression_has_stocks_bits(testbed: Testbed, beside: Testbed, tmp_path: Path) -> None:
     on = {"BYTEPS_SCHEDULER": "prophet"}
     stock, scheduled = side_by_side(
         lambda: weights(testbed, tmp_path / "stock", PORT, {}),

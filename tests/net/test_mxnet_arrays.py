@@ -26,7 +26,7 @@ NEVER_REUSED = {"MALLOC_PERTURB_": "165", "GLIBC_TUNABLES": "glibc.malloc.tcache
 @pytest.mark.parametrize(
     ("port", "settings"), [(PORT, {}), (PORT + 1, {"BYTEPS_SCHEDULER": "prophet"})], ids=["stock", "prophet"]
 )
-def test_what_was_sent_at_once_comes_back(
+def test_arrays_that_are_sent_at_once_come_back(
     testbed: Testbed, tmp_path: Path, port: int, settings: dict[str, str]
 ) -> None:
     """As released, some of the 400 arrays end with memory that nobody wrote."""

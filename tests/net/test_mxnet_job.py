@@ -77,9 +77,7 @@ def test_workers_that_differ_all_end_and_say_who_has_what(testbed: Testbed, tmp_
         assert "for mxnet, policy p3, blocks of 131072 bytes, fusion off" in line
 
 
-def test_who_waits_for_a_dead_worker_to_send_a_tensor_for_the_first_time_ends_where_that_is_asked_for(
-    testbed: Testbed, tmp_path: Path
-) -> None:
+def test_waiting_for_a_dead_workers_first_push_ends_at_the_limit(testbed: Testbed, tmp_path: Path) -> None:
     settings = {"BYTEPS_SCHEDULER": "prophet", "PROPHET_STALL_S": f"{STALL_S}"}
     command = (str(JOB.with_name("where.py")), "a_gluon_worker_1_dies_before_it_sends", *COMMAND)
     ends = run_job(testbed, tmp_path, PORT + 2, command, dict.fromkeys(WORKERS, settings), limit_s=40)

@@ -27,7 +27,7 @@ def partitions(urgent: int) -> list[str]:
     ]
 
 
-def test_what_is_pushed_with_a_priority_has_one_size_on_all_workers(testbed: Testbed, tmp_path: Path) -> None:
+def test_pushes_with_a_priority_have_one_size_on_all_workers(testbed: Testbed, tmp_path: Path) -> None:
     """From the first push on, also after a suspend."""
     ends = run_job(testbed, tmp_path, PORT, (JOB, "1"), ON, lives=2, forked=True)
     assert [end.status for end in ends] == [0, 0], ends
@@ -36,7 +36,7 @@ def test_what_is_pushed_with_a_priority_has_one_size_on_all_workers(testbed: Tes
         assert end.lines("partitions") == partitions(4) + resumed
 
 
-def test_where_one_worker_cannot_cut_so_none_does(testbed: Testbed, tmp_path: Path) -> None:
+def test_no_worker_has_sizes_if_one_cannot(testbed: Testbed, tmp_path: Path) -> None:
     case = (WHERE, "worker_1_has_an_unknown_byteps", JOB)
     ends = run_job(testbed, tmp_path, PORT + 1, case, ON, forked=True)
     assert [end.status for end in ends] == [0, 0], ends

@@ -135,9 +135,7 @@ def after_deaths(
 
 
 @pytest.mark.parametrize("case", DEATHS)
-def test_who_waits_for_a_dead_worker_ends_where_that_is_asked_for(
-    after_deaths: Mapping[str, list[Ended]], case: str
-) -> None:
+def test_waiting_for_a_dead_worker_ends_at_the_limit(after_deaths: Mapping[str, list[Ended]], case: str) -> None:
     ends = after_deaths[case]
     assert [end.status for end in ends] == [75, 7], ends
     (line,) = ends[0].lines("Prophet:")

@@ -52,7 +52,7 @@ _LEAVING = "prophet.leaving"
 """Page that each worker sends when it is at its end."""
 
 Answer = Callable[[], bytes | None]
-"""Function that returns the summed page once, or None while it is in flight."""
+"""Function that returns the summed page, as often as it is called, or None while the page is in flight."""
 
 
 class PageExchange(Protocol):
@@ -83,19 +83,6 @@ class PageExchange(Protocol):
         ...
 
 
-def kept(answer: Answer) -> Answer:
-    """Return the same answer, as a function that may be called again."""
-    page: bytes | None = None
-
-    def again() -> bytes | None:
-        nonlocal page
-        if page is None:
-            page = answer()
-        return page
-
-    return again
-
-
 class Pages:
     """Pages with these names, used in turn. The sum of each must be received before the next is sent."""
 
@@ -123,7 +110,7 @@ class Pages:
         """Send the next page, and return at once."""
         if self._answer is not None:
             raise RuntimeError("a round ended that never began: a page is sent before the last sum was received")
-        self._answer = kept(self._exchange.send(self._names[self._sent % len(self._names)], page))
+        self._answer = self._exchange.send(self._names[self._sent % len(self._names)], page)
         self._sent += 1
 
     def receive(self, what: str, here: str) -> bytes:
@@ -254,7 +241,7 @@ class Agreement:
         own, page = make_page(self.rank, text if topic == START else f"{topic}: {text}")
         for number in range(page_count(self.workers)):
             content = page if number == own else bytes(PAGE_BYTES)
-            state.answers.append(kept(self.exchange.send(_name(slot, number), content)))
+            state.answers.append(self.exchange.send(_name(slot, number), content))
 
     def poll(self) -> bool:
         """Collect answers, and return True if none is missing. The process exits if workers differ."""
@@ -284,7 +271,7 @@ class Agreement:
         """Tell the other workers that this one is at its end, and return at once."""
         with self._lock:
             if self._left is None:
-                self._left = kept(self.exchange.send(_LEAVING, bytes(PAGE_BYTES)))
+                self._left = self.exchange.send(_LEAVING, bytes(PAGE_BYTES))
 
     def all_leave(self) -> bool:
         """Return True if all workers are at their end, so that none sends anything more."""

@@ -61,7 +61,7 @@ def plans_and_an_empty_queue_are_in_the_log(hook: Hook, core: Core) -> None:
 
 
 @case
-def what_a_job_did_is_replayed(hook: Hook, core: Core) -> None:
+def a_recorded_job_is_replayed(hook: Hook, core: Core) -> None:
     kept = RecordBuffer(1 << 21)
     choose = random.Random(5)
     waiting = 0
@@ -109,7 +109,7 @@ def what_a_job_did_is_replayed(hook: Hook, core: Core) -> None:
 
 
 @case
-def what_is_lost_of_a_log_is_checked_no_more(hook: Hook, core: Core) -> None:
+def dropped_events_are_not_checked(hook: Hook, core: Core) -> None:
     """More happens between two drains than the log holds: the rest is checked from where nothing was there."""
     kept = RecordBuffer(1 << 21)
     take_up(hook, kept, Plan(push=QueuePlan(order={})))

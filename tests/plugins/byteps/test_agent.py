@@ -246,9 +246,7 @@ def test_a_program_that_leaves_by_os_exit_waits_for_no_other(monkeypatch: pytest
     byteps.shutdown()
 
 
-def test_what_has_yet_to_leave_for_the_first_time_is_under_way_as_well(
-    idle: Agent, clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_first_push_counts_as_under_way(idle: Agent, clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     line = SimpleNamespace(under_way=lambda: False)
     monkeypatch.setattr(agreement, "_active", SimpleNamespace(poll=lambda: True, exchange=line))
     turns(idle, clock, 60)
@@ -261,7 +259,7 @@ def test_what_has_yet_to_leave_for_the_first_time_is_under_way_as_well(
 @pytest.mark.parametrize(
     ("unanswered", "why"), [(1, "no transfer in flight was answered"), (0, "was predicted but did not arrive")]
 )
-def test_what_the_watchdog_released_is_one_warning_that_says_for_what_it_was_held(
+def test_released_tasks_cause_one_warning_with_the_reason(
     unanswered: int, why: str, clock: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     hook = Hook()
@@ -273,14 +271,14 @@ def test_what_the_watchdog_released_is_one_warning_that_says_for_what_it_was_hel
     assert why in line
 
 
-def test_what_is_no_gradient_has_no_number() -> None:
+def test_only_gradients_have_numbers() -> None:
     assert oldest(LaneStatus(3, 0, None, None), arena=True) is None
     assert oldest(LaneStatus(0, 1, 2.0, UNPROFILED_GRADIENT + 3), arena=True) == Oldest(2.0, "a tensor")
     assert oldest(LaneStatus(0, 1, 2.0, 512), arena=True) == Oldest(2.0, "the block at 2.00 MiB")
     assert oldest(LaneStatus(0, 1, 2.0, 3), arena=False) == Oldest(2.0, "gradient 3")
 
 
-def test_without_a_hook_the_agent_still_hears_what_others_have(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_agent_polls_the_agreement_without_a_hook(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
     monkeypatch.setattr(agreement, "poll", lambda: asked.append(True))
     job()._turn()
@@ -314,7 +312,7 @@ def test_init_returns_what_it_did_when_all_have_started_alike(started: list[tupl
     assert started[1:] == [("renew",)]
 
 
-def test_nothing_is_compared_alone_or_through_a_server_that_does_not_wait(
+def test_one_worker_and_asynchronous_workers_compare_nothing(
     started: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone, asynchronous = BytePS(1), BytePS(2)
@@ -370,7 +368,7 @@ def test_a_learner_that_cannot_be_made_is_one_warning(
 
 
 @pytest.mark.parametrize("policy", ["p3", "prophet"])
-def test_what_a_plan_wants_and_the_network_are_left_on_the_board(policy: str, clock: list[float]) -> None:
+def test_wishes_and_the_network_are_left_on_the_board(policy: str, clock: list[float]) -> None:
     cut = Cut.uniform(1 << 20)
     turns: list[Turn] = []
     instructions: list[Instruction] = [
@@ -411,7 +409,7 @@ def test_what_a_plan_wants_and_the_network_are_left_on_the_board(policy: str, cl
     assert board.said()[0] == Wish(cut, 2 << 20), "a plan that leaves the cut as it is"
 
 
-def test_what_the_front_end_has_traced_is_planned_with_as_long_as_it_holds() -> None:
+def test_a_trace_is_used_for_plans_as_long_as_it_holds() -> None:
     scheduled = job(policy="tictac")
     learning = scheduled._learning
     board = scheduled._board.trace = TraceBoard("tictac", TicTac)
@@ -540,7 +538,7 @@ def test_a_worker_says_what_it_does_with_a_hook_and_without(
         ("1 2 7 8", (15, 16, 7), False),
     ],
 )
-def test_which_worker_this_is_and_whether_it_decides(
+def test_the_environment_gives_the_rank_and_the_decider(
     told: str, place: tuple[int, int | None, int], decider: bool
 ) -> None:
     """The process that talks to the servers decides."""

@@ -77,7 +77,7 @@ def test_texts_that_differ_after_their_cut_differ() -> None:
 
 
 @pytest.mark.parametrize("row", [bytes(ROW_BYTES), b"\x01\x02" * (ROW_BYTES // 2)])
-def test_what_no_prophet_wrote_is_said_to_be_that(row: bytes) -> None:
+def test_a_row_that_prophet_did_not_write_is_named(row: bytes) -> None:
     assert "worker 1: not running this Prophet" in difference([encode_row("p3"), row])
     assert difference([row, row])
 
@@ -146,7 +146,7 @@ def test_topics_in_different_orders_are_a_difference(server: Server) -> None:
         group[0].poll()
 
 
-def test_after_a_resume_all_is_said_again_to_whoever_is_there_now(server: Server) -> None:
+def test_topics_are_proposed_again_after_a_resume(server: Server) -> None:
     group = members(server)
     for member in group:
         for text in ("three tensors", "four tensors"):
@@ -184,7 +184,7 @@ def test_settling_alone_ends_where_a_stall_is_to_end(alone: Agreement, caplog: p
     assert "waited 30 s for all workers" in caplog.text
 
 
-def test_all_are_at_their_end_when_the_last_says_so(server: Server) -> None:
+def test_all_workers_are_at_their_end_when_the_last_one_is(server: Server) -> None:
     workers = members(server)
     for worker in workers:
         assert not any(each.all_leave() for each in workers)

@@ -33,7 +33,7 @@ def test_unset_imports_nothing_of_prophet_and_set_without_byteps_costs_only_the_
 
 
 @pytest.mark.parametrize(("part", "size"), [("torch", 4_096_000), ("mxnet", 524_288)])
-def test_without_the_hook_the_front_end_is_there_all_the_same(part: str, size: int) -> None:
+def test_the_front_end_is_installed_without_the_hook(part: str, size: int) -> None:
     """Tensors must be those of the other workers; only the order may be BytePS's."""
     pytest.importorskip(part)
     done = run("trains_with_the_front_end", part)

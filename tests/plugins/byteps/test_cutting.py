@@ -226,7 +226,7 @@ def test_a_machine_without_room_keeps_the_sizes_of_all(
     assert group[0].board.refused == (f"blocks of 128 and 4000 KiB {what}",)
 
 
-def test_where_there_is_room_again_what_was_refused_may_be_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_ends_when_there_is_room_again(monkeypatch: pytest.MonkeyPatch) -> None:
     turns, group = job(monkeypatch, 3, 2)
     rooms: list[int | None] = [1 << 20, None]
     for worker in group:
@@ -264,7 +264,7 @@ def test_a_front_end_that_cannot_cut_so_keeps_the_cut_of_all(monkeypatch: pytest
     assert [worker.board.in_force.credit for worker in group] == [None, None], "nor is its credit taken up"
 
 
-def test_without_an_exchange_all_stay_with_one_size() -> None:
+def test_the_size_stays_without_an_exchange() -> None:
     board = CutBoard(None)
     board.want(LARGE)
     control = CutControl(board, 0, None, 0, 2)
@@ -277,7 +277,7 @@ def test_without_an_exchange_all_stay_with_one_size() -> None:
     assert board.in_force.cut == Cut.uniform(DEFAULT_PARTITION_BYTES)
 
 
-def test_what_is_no_cut_is_one_warning_and_the_cut_stays_on_all(
+def test_an_invalid_cut_causes_one_warning_and_the_cut_stays_on_all(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     turns, group = job(monkeypatch, 1, 3)
@@ -316,7 +316,7 @@ def test_a_second_optimizer_cuts_its_own_part_of_what_is_wanted(monkeypatch: pyt
     assert boards[1].in_force.cut == SMALL, "the first optimizer's"
 
 
-def test_after_a_resume_all_begin_anew_with_whoever_is_there_now(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_workers_begin_anew_after_a_resume(monkeypatch: pytest.MonkeyPatch) -> None:
     turns, group = job(monkeypatch, 3, 2)
     turns.play(*(worker.run(RECUT_ROUNDS + 1) for worker in group))
     before = group[0].line.server
@@ -347,7 +347,7 @@ def test_a_round_that_was_not_begun_does_not_overwrite_a_page() -> None:
         worker.control.round_ends()
 
 
-def test_of_the_first_machine_the_process_decides_that_talks_to_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_decider_is_the_process_that_talks_to_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     """With three processes a machine, this is the third one, as in BytePS; the others see no transfers."""
     turns, server = Turns(monkeypatch, 4), Server(6)
     cuts = [Cut.uniform(UNIT_BYTES * (1 + rank)) for rank in range(6)]
@@ -401,7 +401,7 @@ def test_workers_that_begin_with_different_optimizers_do_not_wait_for_each_other
     assert begun == [SMALL] * 4
 
 
-def test_in_a_jobs_first_rounds_each_ends_with_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_of_a_jobs_first_rounds_ends_with_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prophet_scheduler.core.cut.EARLY_ROUNDS", 3)
     turns, group = job(monkeypatch, 1, 2)
     cuts = [LARGE, SMALL, LARGE, SMALL, SMALL, STEPPED, STEPPED, STEPPED]

@@ -94,7 +94,7 @@ def test_a_page_is_under_way_until_it_is_back_whoever_asks(ops: Ops) -> None:
     assert agreement.under_way()
 
 
-def test_what_is_taken_meanwhile_is_not_under_way(ops: Ops, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_handle_that_is_taken_meanwhile_is_not_under_way(ops: Ops, monkeypatch: pytest.MonkeyPatch) -> None:
     sent(ops)
     poll = ops.poll
 

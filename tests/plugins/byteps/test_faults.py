@@ -53,14 +53,14 @@ def check() -> tuple[bool, str, tuple[tuple[str, str], ...]]:
     return found
 
 
-def test_with_all_its_marks_a_part_has_none(tmp_path: Path) -> None:
+def test_a_part_with_all_marks_has_no_faults(tmp_path: Path) -> None:
     for part in ("torch", "server"):
         library(tmp_path, part, *as_released(part), *marks(part))
     corrected = {*OF_PS_LITE, "summing", "copying", "placing", *ASYNCHRONOUS}
     assert states(tmp_path) == dict.fromkeys(corrected, State.CORRECTED)
 
 
-def test_without_marks_it_is_as_released(tmp_path: Path) -> None:
+def test_a_part_without_marks_is_as_released(tmp_path: Path) -> None:
     library(tmp_path, "mxnet", *as_released("mxnet"))
     there = {*OF_PS_LITE, "copying", "placing", "asking", "counting"}
     assert states(tmp_path) == dict.fromkeys(there, State.AS_RELEASED)
@@ -73,7 +73,7 @@ def test_a_server_as_released_is_not_hidden_by_a_corrected_worker(tmp_path: Path
     assert {name for name, state in there.items() if state is State.AS_RELEASED} == {"freeing"}
 
 
-def test_where_the_code_is_not_to_be_found_nothing_is_claimed(tmp_path: Path) -> None:
+def test_the_state_is_unknown_without_the_code(tmp_path: Path) -> None:
     library(tmp_path, "server", BY_NAME["summing"].seen_by + b"9SerializeE")
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / f"c_lib{SUFFIX}").touch()
@@ -113,19 +113,19 @@ def test_users_of_gpus_are_told_of_the_build_for_them(tmp_path: Path) -> None:
     assert "python -m prophet_byteps.build build --cuda" in check()[1]
 
 
-def test_what_cannot_be_told_is_said_to_be_so(tmp_path: Path) -> None:
+def test_an_unknown_state_is_reported_as_such(tmp_path: Path) -> None:
     library(tmp_path, "server", *marks("server", "starting"))
     _, line, rows = check()
     assert "0 of 9 known faults are present, as far as can be seen, and 1 cannot be determined" in line
     assert rows == (("starting", "cannot tell whether about one start in five hangs"),)
 
 
-def test_all_is_well_in_one_line(tmp_path: Path) -> None:
+def test_a_part_without_faults_is_one_line(tmp_path: Path) -> None:
     library(tmp_path, "server", *as_released("server"), *marks("server"))
     assert faults.check_faults() == (True, "all 9 known faults are corrected", ())
 
 
-def test_without_byteps_there_is_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_are_unknown_without_byteps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "byteps_folder", lambda: None)
     assert faults.check_faults() is None
 

@@ -131,7 +131,7 @@ def installed(folder: Path, core: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("version", ["0.2.5", "0.9", None])
-def test_what_byteps_calls_itself_does_not_matter(
+def test_the_version_of_byteps_does_not_matter(
     version: str | None, tmp_path: Path, core: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stated(name: str) -> str:

@@ -54,7 +54,7 @@ def test_it_is_bytepss_own_rounded_as_byteps_rounds(bps: Any) -> None:
         assert ended.value.status == WRONG
 
 
-def test_what_the_user_chose_stays(bps: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_size_set_by_the_user_stays(bps: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(CHOSEN)
     partition.give_back(bps, largest_sent=0)
     if bps.known:
@@ -79,7 +79,7 @@ def test_it_is_too_late_once_a_tensor_has_been_cut(bps: Any) -> None:
         (Blocks.ADAPTIVE, "mxnet", 512 * 1024),
     ],
 )
-def test_who_says_how_blocks_are_cut(blocks: Blocks, framework: str, size: int) -> None:
+def test_the_policy_decides_the_sizes_of_blocks(blocks: Blocks, framework: str, size: int) -> None:
     sizes = partition.sizes_of(Settings("some"), blocks, framework)
     adaptive = blocks is Blocks.ADAPTIVE
     assert (sizes.partition_bytes, sizes.fusion) == (size, blocks is not Blocks.WHOLE)

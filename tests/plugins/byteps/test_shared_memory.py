@@ -25,7 +25,7 @@ def files() -> Iterator[list[int]]:
         Path(path).unlink()
 
 
-def test_what_is_mapped_needs_no_descriptor_and_what_is_not_keeps_it(files: list[int]) -> None:
+def test_only_descriptors_of_mapped_files_are_closed(files: list[int]) -> None:
     memory = mmap.mmap(os.dup(files[0]), mmap.PAGESIZE)  # Python keeps one of its own.
     memory[:5] = b"there"
     assert shared_memory.close_mapped() >= 1

@@ -35,11 +35,6 @@ class Cuda:
     libraries: tuple[tuple[str, Path], ...]
     """Shared libraries to link: (file name that the linker asks for, path)."""
 
-    @property
-    def described(self) -> str:
-        """Everything about this CUDA that shapes the wheel, as text."""
-        return f"CUDA {self.version} ({', '.join(self.wheels)})"
-
     def lay_out(self, home: Path) -> dict[str, str]:
         """Make `home` look like an installation of CUDA and NCCL. Returns the environment for BytePS's setup.py.
 

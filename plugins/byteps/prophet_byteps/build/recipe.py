@@ -15,8 +15,6 @@ from .rules import HERE, SHA256, VERSION, Rule, rules_of
 from .toolchain import Toolchain
 
 RULES = rules_of()
-UNCORRECTED = rules_of(corrected=False)
-"""Rules that leave in BytePS's released faults, which a job meets on any BytePS that was not built here."""
 
 PARTS = {"torch": "BYTEPS_WITH{}_PYTORCH", "mxnet": "BYTEPS_WITH{}_MXNET", "tensorflow": "BYTEPS_WITH{}_TENSORFLOW"}
 """Switches in setup.py for BytePS's parts (WITH and WITHOUT), by the name of the part's Python module."""
@@ -38,14 +36,15 @@ def key_of(toolchain: Toolchain, rules: Sequence[Rule] = RULES) -> str:
 
     They cover this package, the interpreter, the tools, the release, and the `rules`.
     """
-    sources = [*(() if toolchain.cuda else sorted((HERE / "include").glob("*.h"))), HERE / "build_hooks.py"]
+    cuda = toolchain.cuda
+    sources = [*(() if cuda else sorted((HERE / "include").glob("*.h"))), HERE / "build_hooks.py"]
     ingredients = {
         "byteps": f"{VERSION} {SHA256}",
         "rules": [(rule.file, rule.old, rule.new, rule.count) for rule in rules],
         "own_sources": {source.name: source.read_text(encoding="utf-8") for source in sources},
         "parts": build_environment(toolchain),
         "python": f"{platform.python_version()} {sysconfig.get_config_var('SOABI')}",
-        "torch": f"{toolchain.torch} {toolchain.cuda.described}" if toolchain.cuda else toolchain.torch,
+        "torch": f"{toolchain.torch} CUDA {cuda.version} ({', '.join(cuda.wheels)})" if cuda else toolchain.torch,
         "mxnet": toolchain.mxnet,
         "compiler": toolchain.compiler,
         "machine": f"{platform.machine()} {toolchain.machine_flags}",

@@ -7,17 +7,15 @@ forever. So wait for MXNet first: before BytePS is shut down or suspended, and b
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from prophet_scheduler.frontends.ending import finish_first
+from prophet_scheduler.frontends.notices import logger
 
 PATIENCE_S = 300.0
 """Maximum wait in seconds: if a worker is gone, averages that others wait for may never arrive."""
-
-logger = logging.getLogger("prophet_scheduler")
 
 
 def wait_for_mxnet_first(bps: Any, waitall: Callable[[], None], patience_s: float = PATIENCE_S) -> None:

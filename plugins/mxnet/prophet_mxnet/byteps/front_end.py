@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -47,8 +46,7 @@ from prophet_mxnet.byteps.ending import wait_for_mxnet_first
 from prophet_mxnet.byteps.exchange import watched
 from prophet_mxnet.byteps.names import Names
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
-
-logger = logging.getLogger("prophet_scheduler")
+from prophet_scheduler.frontends.notices import logger
 
 _GRADIENT = "gradient_"
 _EXACT = (np.float32, np.float64)

@@ -15,13 +15,11 @@ in the sending thread until all workers have sent.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from prophet_byteps import shared_memory
 from prophet_byteps.partition import Number
-
-logger = logging.getLogger("prophet_scheduler")
+from prophet_scheduler.frontends.notices import logger
 
 
 class Names:

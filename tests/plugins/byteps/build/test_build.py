@@ -19,12 +19,13 @@ from rich.console import Console
 from prophet_byteps.build import __main__ as command
 from prophet_byteps.build import build, build_hooks, recipe, toolchain
 from prophet_byteps.build.recipe import RULES, key_of
-from prophet_byteps.build.rules import VERSION, Rule, apply_rules
+from prophet_byteps.build.rules import VERSION, Rule, apply_rules, rules_of
 from prophet_byteps.build.store import Store
 from prophet_scheduler.core.errors import UserError
 from support.engine_builds import TOOLS, compile_nothing
 
 RULE = Rule("a/b.h", "old", "new")
+UNCORRECTED = rules_of(corrected=False)
 QUIET = Console(file=io.StringIO())
 
 
@@ -88,7 +89,7 @@ def test_parts_are_built_for_the_frameworks_that_are_there(
     assert recipe.build_environment(tools) == dict.fromkeys(names, "1")
 
 
-def test_without_a_framework_or_build_tools_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_frameworks_and_build_tools_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(package: str) -> str:
         raise importlib.metadata.PackageNotFoundError(package)
 
@@ -166,12 +167,12 @@ def test_the_uncorrected_engine_has_a_key_and_a_command_of_its_own(
     for options in ([], ["--uncorrected"], ["--uncorrected"]):
         assert command.main(["build", *options]) == 0
     corrected, uncorrected, again = capsys.readouterr().out.splitlines()  # the paths and nothing else
-    assert built == [(RULES, TOOLS), (recipe.UNCORRECTED, TOOLS)]
+    assert built == [(RULES, TOOLS), (UNCORRECTED, TOOLS)]
     assert corrected != uncorrected == again
     assert command.main(["path", "--uncorrected"]) == 0
     assert capsys.readouterr().out == f"{uncorrected}\n"
-    assert Path(uncorrected).parent.name == key_of(TOOLS, recipe.UNCORRECTED)
-    assert set(recipe.UNCORRECTED) < set(RULES)
+    assert Path(uncorrected).parent.name == key_of(TOOLS, UNCORRECTED)
+    assert set(UNCORRECTED) < set(RULES)
 
 
 def test_a_wheel_is_kept_under_its_key_and_leftovers_go(tmp_path: Path) -> None:
@@ -216,7 +217,7 @@ def archived(folder: Path, files: dict[str, str]) -> bytes:
 
 
 @pytest.mark.parametrize("way", ["setup.py, with its digest from the index", "a backend of its own", "right"])
-def test_nothing_of_a_source_runs_before_its_digest_is_checked(
+def test_a_source_runs_only_after_its_digest_was_checked(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable in [name for name in os.environ if name.startswith("PIP_")]:

@@ -16,7 +16,7 @@ from rich.console import Console
 from prophet_byteps.build import __main__ as command
 from prophet_byteps.build import build, cuda, recipe, rules, toolchain
 from prophet_byteps.build.cuda import Cuda, find_cuda, with_cuda
-from prophet_byteps.build.recipe import RULES, UNCORRECTED, key_of
+from prophet_byteps.build.recipe import RULES, key_of
 from prophet_byteps.build.rules import VERSION, apply_rules, rules_of
 from prophet_byteps.build.store import Store
 from prophet_scheduler.core.errors import UserError
@@ -29,6 +29,7 @@ JOB = Path(__file__).with_name("host_cuda_job.py")
 PORT = 24780
 FILES_OF_CUDA = ("torch/__init__.py", "torch/cuda_util.cc", "torch/ops.h", "common/operations.cc")
 RULES_OF_CUDA = rules_of(cuda=True)
+UNCORRECTED = rules_of(corrected=False)
 CUDA = Cuda("13.0", ("nvidia-cuda-runtime 13.0.96", "nvidia-nccl-cu13 2.29.7"), (), ())
 WHEELS_13 = {
     "nvidia-cuda-runtime": ("cu13/include/cuda_runtime.h", "cu13/lib/libcudart.so.13"),
@@ -133,7 +134,7 @@ def test_a_cuda_build_is_of_pytorchs_part_alone(cuda_13: None) -> None:
     assert recipe.frameworks(tools) == ("torch",)
 
 
-def test_without_libnuma_it_says_what_to_install(cuda_13: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_libnuma_is_named(cuda_13: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "has_header", lambda name: False)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(UserError, match=r"lacks libnuma-dev; .*: apt-get install libnuma-dev"):

@@ -221,7 +221,7 @@ def test_first_gradients_are_contiguous_whatever_the_layout_of_parameters(networ
     assert all(p.grad is not None and p.grad.is_contiguous() and not p.grad.any() for p in model.parameters())
 
 
-def test_what_cannot_be_honoured_is_bytepss_own_with_one_warning(
+def test_unsupported_compression_keeps_bytepss_wrapper_with_one_warning(
     network: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):

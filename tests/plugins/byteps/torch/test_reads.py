@@ -129,9 +129,7 @@ class Listed(nn.Module):
         return result
 
 
-def test_what_is_back_is_updated_in_one_call_and_the_rest_is_not_waited_for(
-    network: Network, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_averages_that_have_arrived_are_applied_in_one_call(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, model, optimizer = twins = twins_of(network, plain_sgd, Listed)
     twins.train(steps=4)
     assert len(network.flying) == 4
@@ -194,7 +192,7 @@ def test_a_dropped_optimizer_leaves_the_model_to_the_next_one(network: Network) 
     assert same_model(model, truth)
 
 
-def test_what_takes_the_place_of_a_cleared_gradient_waits_for_nothing(network: Network) -> None:
+def test_reusing_the_memory_of_a_cleared_gradient_waits_for_nothing(network: Network) -> None:
     """A storage that is freed leaves its address to the next one, for example an activation's."""
     _, _, model, optimizer = pair(network)
     train(model, optimizer, 2, 1)

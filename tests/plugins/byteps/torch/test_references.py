@@ -124,7 +124,7 @@ def test_a_program_has_the_bits_that_it_has_without_prophet(any_order: Network, 
         lambda p: p.requires_grad_(True),
     ],
 )
-def test_what_reads_no_value_waits_for_nothing(network: Network, look: Callable[[torch.Tensor], Any]) -> None:
+def test_properties_without_values_wait_for_nothing(network: Network, look: Callable[[torch.Tensor], Any]) -> None:
     _, _, model, optimizer = pair(network)
     params = list(model.parameters())
     train(model, optimizer, 2, 1)
@@ -273,7 +273,7 @@ def test_finish_updates_sends_nothing(network: Network) -> None:
     assert torch.equal(peek(model[0]), weight_of(truth[0]))
 
 
-def test_what_is_sent_to_another_process_is_up_to_date(network: Network) -> None:
+def test_parameters_sent_to_another_process_are_up_to_date(network: Network) -> None:
     """By the thread of a queue, too, which knows no mode of ours."""
     truth, _, model, _ = twins = pair(network)
     params = list(model.parameters())

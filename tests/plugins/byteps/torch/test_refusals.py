@@ -51,7 +51,7 @@ class OwnName(torch.optim.SGD):
         ({"alone": True}, ""),
     ],
 )
-def test_what_cannot_be_honoured_falls_back_with_one_warning(
+def test_unsupported_optimizers_fall_back_with_one_warning(
     network: Network,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -73,7 +73,7 @@ def test_what_cannot_be_honoured_falls_back_with_one_warning(
     assert reason in caplog.text
 
 
-def test_what_cannot_be_loaded_falls_back_with_one_warning(
+def test_a_failed_import_falls_back_with_one_warning(
     network: Network, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Parts of optimizers are imported with the first one."""

@@ -131,7 +131,7 @@ def no_wrapper_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("no_wrapper_before")
 @pytest.mark.parametrize("program", [hook_of_backward, hook_of_grad, post_accumulate_hook, recomputed])
-def test_what_is_read_within_a_backward_pass_is_up_to_date(any_order: Network, program: Callable[..., Any]) -> None:
+def test_reads_within_a_backward_pass_are_up_to_date(any_order: Network, program: Callable[..., Any]) -> None:
     def make(params: Any) -> torch.optim.Optimizer:
         return torch.optim.SGD(params, 0.1, momentum=0.9, weight_decay=1e-2)
 

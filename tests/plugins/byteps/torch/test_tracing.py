@@ -86,7 +86,7 @@ def test_a_policy_that_takes_no_graph_has_the_times(network: Network) -> None:
     assert set(job.board.found.forward_s) == {block.id for block in blocks}
 
 
-def test_of_several_optimizers_none_has_a_graph(network: Network, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_job_with_several_optimizers_has_no_graph(network: Network, caplog: pytest.LogCaptureFixture) -> None:
     job = Job(network)
     both(network, LAST)
     assert job.board.found is not NOTHING
@@ -101,7 +101,7 @@ def test_of_several_optimizers_none_has_a_graph(network: Network, caplog: pytest
     ]
 
 
-def test_one_that_is_wrapped_meanwhile_ends_the_first_ones(network: Network) -> None:
+def test_wrapping_a_second_optimizer_ends_the_trace(network: Network) -> None:
     before = hooks()
     job = Job(network)
     _, _, model, optimizer = both(network, 3)
@@ -111,7 +111,7 @@ def test_one_that_is_wrapped_meanwhile_ends_the_first_ones(network: Network) -> 
 
 
 @pytest.mark.parametrize("method", ["before_compilation", "keep_barrier"])
-def test_what_is_compiled_or_used_out_of_sight_is_traced_no_more(
+def test_compilation_or_use_out_of_sight_ends_the_trace(
     network: Network, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = hooks()

@@ -77,7 +77,7 @@ def test_a_call_that_fails_is_over() -> None:
     assert not agreement.under_way()
 
 
-def test_nothing_comes_back_of_an_engine_that_was_suspended(waits: Callable[[], Waits]) -> None:
+def test_calls_of_a_suspended_engine_are_not_under_way(waits: Callable[[], Waits]) -> None:
     old = waits()
     exchange.renew(SimpleNamespace(rank=lambda: 0, size=lambda: 2))
     assert not agreement.under_way()

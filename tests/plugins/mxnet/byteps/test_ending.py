@@ -54,7 +54,7 @@ def test_mxnet_is_done_before_byteps_goes(bps: Any, said: list[str]) -> None:
     assert said[6:] == ["waited"]
 
 
-def test_who_waits_for_a_worker_that_is_gone_ends_with_a_warning(
+def test_waiting_for_a_worker_that_is_gone_ends_with_a_warning(
     bps: Any, said: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     never = threading.Event()
@@ -70,7 +70,7 @@ def test_who_waits_for_a_worker_that_is_gone_ends_with_a_warning(
     assert caplog.messages == ["Prophet: transfers were still outstanding when the job ended, and 0 s later"]
 
 
-def test_what_mxnet_complains_of_stops_no_end(bps: Any, said: list[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_of_mxnet_does_not_stop_the_end(bps: Any, said: list[str], caplog: pytest.LogCaptureFixture) -> None:
     def fails() -> None:
         raise RuntimeError("Operator gave up\nStack trace: ...")
 

@@ -204,7 +204,7 @@ def test_scaling_is_stocks_bit_for_bit_over_the_range_of_floats(bps: Any, stock:
     assert scaled[0] == scaled[1]
 
 
-def test_what_is_compressed_goes_bytepss_own_way(bps: Any, stock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compressed_gradients_go_bytepss_own_way(bps: Any, stock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (bps, stock):
         monkeypatch.setattr(module.DistributedTrainer, "compressor", module.Compression.fp16)
     ours, theirs = Job(bps).train(2), Job(stock).train(2)
@@ -212,7 +212,7 @@ def test_what_is_compressed_goes_bytepss_own_way(bps: Any, stock: Any, monkeypat
     assert bps.pushed == [(name, priority - 1) for name, priority in stock.pushed]
 
 
-def test_what_byteps_compresses_itself_goes_its_own_way(bps: Any, stock: Any) -> None:
+def test_gradients_compressed_in_the_core_go_bytepss_own_way(bps: Any, stock: Any) -> None:
     job = Job(bps)
     for parameter in job.parameters:
         parameter.byteps_compressor_type = "onebit"
