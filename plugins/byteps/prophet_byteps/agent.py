@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -63,11 +63,12 @@ class Agent:
         hook: Hook | None,
         no_hook: str = "",
         profile: Profile | None = None,
+        make_policy: Callable[[int], Policy] | None = None,
     ) -> None:
         self._framework = framework
         self._settings = settings
         self._sizes = partition.sizes_of(settings, get_definition(settings.policy).blocks, framework)
-        self._learning = Learning(framework, settings, self._sizes, policy, profile)
+        self._learning = Learning(framework, settings, self._sizes, policy, profile, make_policy)
         self._board = self._learning.board
         self._library = library
         self._hook = hook
@@ -92,8 +93,8 @@ class Agent:
         partition_bytes = settings.partition_bytes or (
             partition.LEARNING_BYTES if adaptive else DEFAULT_PARTITION_BYTES
         )
-        make_policy = functools.partial(policy_from_environ, settings.policy, dict(environ), partition_bytes)
-        policy = make_policy()
+        make_policy = functools.partial(policy_from_environ, settings.policy, dict(environ))
+        policy = make_policy(partition_bytes)
         profile = None
         if settings.profile_in is not None:
             from prophet_scheduler.models.profiles import load_profile
@@ -101,12 +102,12 @@ class Agent:
             profile = load_profile(settings.profile_in)
         library, hook, no_hook = hook_module.load_for(framework)
         ours = names.users_own_partition_bytes(environ) is None
-        job = cls(framework, settings, policy, library, hook, no_hook, profile)
+        job = cls(framework, settings, policy, library, hook, no_hook, profile, make_policy)
         if hook is not None and framework == "torch" and (definition.traced or definition.of_graph is not None):
             from prophet_byteps.tracing import TraceBoard  # Few policies need it.
 
-            make = make_policy if definition.of_graph is not None else None
-            job._board.trace = TraceBoard(settings.policy, make)
+            make = functools.partial(make_policy, partition_bytes)
+            job._board.trace = TraceBoard(settings.policy, make if definition.of_graph is not None else None)
         # BytePS reads the partition size once, at start. All workers must share it, so it also holds without the hook.
         environ[names.BYTEPS_PARTITION_BYTES] = str(job._sizes.partition_bytes)
         if ours:

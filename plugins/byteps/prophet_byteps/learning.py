@@ -11,18 +11,22 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prophet_byteps import agreement, partition
 from prophet_byteps.cutting import CutBoard, Reason
 from prophet_byteps.place import decides, shape_of, where_it_runs
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut, learning_cut
+from prophet_scheduler.frontends.notices import logger
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from prophet_byteps.tracing import Traced
+    from prophet_scheduler.core.choice import Shape
     from prophet_scheduler.core.plan import Plan
     from prophet_scheduler.core.policy import Policy
     from prophet_scheduler.core.profile import Profile
@@ -31,8 +35,52 @@ if TYPE_CHECKING:
     from prophet_scheduler.session.session import Session
 
 
+class KeptPushes:
+    """Learned values, kept in `folder`, for tensors that the program itself pushes. `where` says where the job runs,
+    as for a WarmStart. `shape` is the cluster's, None if unknown.
+
+    When BytePS starts, nobody knows what the program will push. So two runs are of the same job if they have the same
+    program and arguments, and run in the same place.
+    """
+
+    def __init__(self, folder: Path | None, where: Mapping[str, str], policy: Policy, shape: Shape | None) -> None:
+        from prophet_scheduler.frontends.warm import WarmStart
+
+        self.cut: Cut | None = None
+        """Cut of tensors pushed with a priority, on all workers. None leaves it to BytePS."""
+        self._policy = policy
+        self._shape = shape
+        where = {**where, "program": repr(sys.argv)}
+        self.warm = WarmStart(folder, where, lambda sizes: Cut.uniform(partition.LEARNING_BYTES))
+        self.warm.first_cut(())
+
+    def size(self) -> int:
+        """Return the best size in bytes for the kept gradients and network; a medium one if these are unknown.
+
+        These tensors keep the partition size of their first push, so no other size can be tried.
+        """
+        try:
+            return self._best() or partition.LEARNING_BYTES
+        except Exception as error:
+            logger.warning("Prophet starts without kept results: %s: %s", type(error).__name__, error)
+            return partition.LEARNING_BYTES
+
+    def _best(self) -> int | None:
+        from prophet_scheduler.core.choice import ChoosingPolicy, Question
+        from prophet_scheduler.session.questions import EVENTS_A_TURN
+
+        kept, policy = self.warm.kept, self._policy
+        if kept is None or kept.network is None or self._shape is None or not isinstance(policy, ChoosingPolicy):
+            return None
+        middle = Cut.uniform(partition.LEARNING_BYTES)
+        search = policy.search(Question(kept.profile, kept.network, self._shape, (middle,), anew=True, arena=False))
+        search.work(EVENTS_A_TURN)  # Not longer, since all workers wait for it.
+        return search.choices[0].cut.typical_bytes(kept.profile.total_bytes) if search.choices else None
+
+
 class Learning:
-    """Learning of one process. It starts with `policy`. `profile` is the user's.
+    """Learning of one process. It starts with `policy`; `make_policy(bytes)` returns it for another block size.
+    `profile` is the user's.
 
     `arena`: gradients lie in an arena, so that event ids are places in it. Otherwise they stay whole, and ids are taken
     to be the forward order.
@@ -45,14 +93,17 @@ class Learning:
         sizes: partition.Sizes,
         policy: Policy,
         profile: Profile | None = None,
+        make_policy: Callable[[int], Policy] | None = None,
     ) -> None:
         self.arena = framework not in partition.WHOLE_GRADIENTS
         self._framework = framework
         self._settings = settings
         self._sizes = sizes
-        self._profile = profile
         self._adapts = sizes.fixed is None
+        self._profile = profile
+        self._make_policy = make_policy
         self._warm: WarmStart | None = None
+        self._pushes: KeptPushes | None = None
         self.board = CutBoard(sizes.fixed, self._first_cut)
         self.policy = policy
         self.plan = policy.plan(None, None)
@@ -72,22 +123,40 @@ class Learning:
         if self._warm is None:
             from prophet_scheduler.frontends.warm import WarmStart
 
-            settings = self._settings
-            where = {**where_it_runs(os.environ), "framework": self._framework, "policy": settings.policy}
-            where["blocks"] = str(self._sizes)
+            where = self._where() | {"blocks": str(self._sizes)}
             self._warm = WarmStart(
-                settings.cache, where, self._learning_cut, self._profile, self.arena, MOST_BLOCK_BYTES
+                self._settings.cache, where, self._learning_cut, self._profile, self.arena, MOST_BLOCK_BYTES
             )
         return self._warm.first_cut(sizes)
+
+    def _where(self) -> dict[str, str]:
+        return {**where_it_runs(os.environ), "framework": self._framework, "policy": self._settings.policy}
 
     def _learning_cut(self, sizes: Sequence[int]) -> Cut:
         # Gradients that stay whole cannot have blocks of several sizes at once.
         return learning_cut(sum(sizes)) if self.arena else Cut.uniform(partition.LEARNING_BYTES)
 
     def agree_on_pushes(self, module: Any) -> None:
-        """If blocks adapt, agree on the partition size of tensors that the program itself pushes with a priority."""
-        if self.arena and self._adapts and agreement.active() is not None:
-            importlib.import_module(f"prophet_byteps.{self._framework}.own_pushes").agree(module)
+        """If blocks adapt, agree on the partition size of tensors that the program itself pushes with a priority, and
+        plan for it.
+        """
+        if not self.arena or not self._adapts or agreement.active() is None:
+            return
+        own_pushes = importlib.import_module(f"prophet_byteps.{self._framework}.own_pushes")
+        if self._pushes is None:
+            self._pushes = KeptPushes(self._settings.cache, self._where(), self.policy, shape_of(os.environ))
+        size: int = own_pushes.agree(module, self._pushes.size)
+        self._pushes.cut = Cut.uniform(size) if size else None
+        if size and self._make_policy is not None:
+            self.policy = self._make_policy(size)
+            if self.session is not None:
+                self.session.policy = self.policy
+
+    def _in_use(self, session: Session) -> tuple[WarmStart | None, Cut | None]:
+        """Return (store of the results, cut in force that they apply to)."""
+        if self._warm is None and self._pushes is not None and self._pushes.cut and session.profiler.iterations:
+            return self._pushes.warm, self._pushes.cut
+        return self._warm, self.board.in_force.cut
 
     def begin(self) -> None:
         """Create the session."""
@@ -114,8 +183,10 @@ class Learning:
 
     def keep(self) -> None:
         """Keep the learned values for the next run. Called at the end of the process."""
-        if self.session is not None and self._warm is not None:
-            self._warm.keep(self.session.learned(self.board.in_force.cut))
+        if self.session is not None:
+            warm, cut = self._in_use(self.session)
+            if warm is not None:
+                warm.keep(self.session.learned(cut))
 
     def turn(self, session: Session, now: float, events: NDArray[Any]) -> Plan | None:
         """Process events since the last turn, and leave wishes on the board. Return the new plan, if any."""
@@ -123,7 +194,8 @@ class Learning:
         from prophet_scheduler.session.messages import ForwardTraced, Remembered, TakeUp, Turn, Want
 
         board = self.board
-        in_force, warm = board.in_force, self._warm
+        in_force = board.in_force
+        warm, cut = self._in_use(session)
         if warm is not None and (kept := warm.take()) is not None:
             session.on(Remembered(kept))
             self.began_warm = True
@@ -147,7 +219,7 @@ class Learning:
         if (network := session.network) is not None:
             board.measured(network)
         if warm is not None:
-            warm.turn(now, in_force.cut, session.learned)
+            warm.turn(now, cut, session.learned)
         taken = None
         for instruction in instructions:
             match instruction:

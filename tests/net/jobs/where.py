@@ -36,6 +36,15 @@ def worker_1_has_an_unknown_byteps(*arguments: str) -> None:
     run(*arguments)
 
 
+def workers_want_other_sizes(lives: str) -> None:
+    """As where each has kept something else of its network; that of worker 0 decides."""
+    from prophet_byteps.learning import KeptPushes
+
+    size = {"0": 256 << 10, "1": 64 << 10}[RANK]
+    KeptPushes.size = lambda self: size  # type: ignore[method-assign]
+    run(lives)
+
+
 def worker_1_is_wider(steps: str) -> None:
     """Without a broadcast, which BytePS cannot do with tensors of different lengths."""
     import byteps.torch

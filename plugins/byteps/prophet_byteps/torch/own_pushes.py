@@ -21,11 +21,12 @@ from typing import Any
 
 from prophet_byteps import agreement, hook
 from prophet_byteps.agreement import PAGE_BYTES, Pages
-from prophet_byteps.partition import LEARNING_BYTES, Number
+from prophet_byteps.cutting import decider
+from prophet_byteps.partition import Number
 from prophet_scheduler.frontends.notices import logger
 
-_PAGE = struct.Struct("<I")
-"""Number of workers that can give sizes."""
+_PAGE = struct.Struct("<II")
+"""Number of workers that can give sizes, and the size in bytes that the decider wants."""
 _PAGE_NAME = "prophet.sizes"
 _OURS = "prophet."
 _PUSHES = ("_do_push_pull_async", "_do_push_pull_group_sync")
@@ -62,19 +63,19 @@ class OwnPushes:
         """Give tensors with these names priorities in this order, if the program passes none."""
         self._forward.update({name: -(place + 1) for place, name in enumerate(names)})
 
-    def agree(self, rank: int, workers: int, size: int) -> None:
-        """Wait until all workers have reported whether they can give sizes, and if so take up this size in bytes; 0 if
-        this worker cannot. Call it on all workers when BytePS has started or restarted.
+    def agree(self, rank: int, workers: int, wanted: int) -> None:
+        """Wait until all workers have reported whether they can give sizes, and take up the decider's size. `wanted` is
+        that size in bytes, 0 on the other workers. Call it on all workers when BytePS has started or restarted.
         """
         group = agreement.active()
         assert group is not None
         loaded = hook.loaded()
-        able = bool(size) and self._able and loaded is not None and loaded.sizes_apart
+        able = self._able and loaded is not None and loaded.sizes_apart
         pages = Pages(group.exchange, _PAGE_NAME)
         pages.declare()
-        pages.send(_PAGE.pack(able).ljust(PAGE_BYTES, b"\0"))
+        pages.send(_PAGE.pack(able, wanted).ljust(PAGE_BYTES, b"\0"))
         page = pages.receive("all workers to say how they cut tensors", f"this one is worker {rank}")
-        (count,) = _PAGE.unpack_from(page)
+        count, size = _PAGE.unpack_from(page)
         self._pushed.clear()
         self.size = size if count == workers else 0
         if loaded is not None and self.size:
@@ -111,9 +112,10 @@ def _mark_default(function: Any) -> None:
 _active: OwnPushes | None = None
 
 
-def agree(bps: Any) -> None:
-    """Agree with all workers on whether pushes with a priority have partitions of LEARNING_BYTES. If one worker cannot
-    cut them so, BytePS's own size stays. Call it on all workers when BytePS has started or restarted.
+def agree(bps: Any, wanted: Callable[[], int]) -> int:
+    """Return the partition size of all workers for pushes with a priority, in bytes; 0 leaves it to BytePS.
+
+    `wanted` returns the decider's choice. Call this on all workers when BytePS has started or restarted.
     """
     global _active
     size = 0
@@ -121,11 +123,13 @@ def agree(bps: Any) -> None:
         if _active is None:
             _active = OwnPushes(sys.modules.get(f"{bps.__name__}.ops"))
         number = Number.of(bps)
-        size = number.rounded(LEARNING_BYTES) if number is not None else 0
+        if number is not None and bps.rank() == decider(bps.local_size()):
+            size = number.rounded(wanted())
     except Exception as error:  # Go on, since the other workers wait for this one's answer.
         logger.warning("Prophet leaves BytePS's partitions as they are: %s: %s", type(error).__name__, error)
         _active = OwnPushes(None)
     _active.agree(bps.rank(), bps.size(), size)
+    return _active.size
 
 
 def in_forward_order(names: Iterable[str]) -> None:

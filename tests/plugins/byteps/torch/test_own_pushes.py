@@ -63,15 +63,16 @@ class FakeHook:
 
 
 class Sum(QuietExchange):
-    """Sum of the pages of this worker and of another, which says `other`: 1 if it can."""
+    """Sum of the pages of this worker and of another, which says `other`: (whether it can, the size that it wants)."""
 
-    def __init__(self, other: int) -> None:
+    def __init__(self, other: tuple[int, int]) -> None:
         self._other = other
 
     def declare(self, name: str) -> None: ...
 
     def send(self, name: str, page: bytes) -> Answer:
-        summed = struct.pack("<I", struct.unpack_from("<I", page)[0] + self._other)
+        own = struct.unpack_from("<II", page)
+        summed = struct.pack("<II", *(a + b for a, b in zip(own, self._other, strict=True)))
         answers = itertools.chain([None], itertools.repeat(summed.ljust(len(page), b"\0")))
         return lambda: next(answers)
 
@@ -85,9 +86,10 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> FakeHook:
 
 @pytest.fixture
 def agree(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    def agree(pushes: OwnPushes, other: int = 1, size: int = SIZE) -> None:
-        agreement.activate(Agreement(Sum(other), 0, 2))
-        pushes.agree(0, 2, size)
+    def agree(pushes: OwnPushes, other: tuple[int, int] = (1, 0), wanted: int = SIZE) -> None:
+        group = Agreement(Sum(other), 0, 2)
+        agreement.activate(group)
+        pushes.agree(0, 2, wanted)
 
     yield agree
     agreement.activate(None)
@@ -118,19 +120,26 @@ def test_a_tensor_has_a_size_where_its_first_push_has_a_priority(loaded: FakeHoo
 
 
 def test_no_worker_has_sizes_if_one_cannot(loaded: FakeHook, agree: Callable[..., None]) -> None:
-    for other, apart, size in ((0, True, SIZE), (1, False, SIZE), (1, True, 0)):
+    for other, apart in (((0, 0), True), ((1, 0), False)):
         loaded.sizes_apart = apart
         pushes = OwnPushes(ops := ops_of_byteps([]))
-        agree(pushes, other, size)
+        agree(pushes, other)
         ops.push_pull_async(1, name="urgent", priority=-1)
         assert (pushes.size, loaded.given, loaded.on) == (0, {}, False)
+
+
+def test_another_worker_may_say_the_size(loaded: FakeHook, agree: Callable[..., None]) -> None:
+    pushes = OwnPushes(ops := ops_of_byteps([]))
+    agree(pushes, (1, 65536), wanted=0)
+    ops.push_pull_async(1, name="urgent", priority=-1)
+    assert loaded.given == {"byteps.urgent": 65536}
 
 
 def test_a_byteps_that_begins_anew_has_new_first_pushes(loaded: FakeHook, agree: Callable[..., None]) -> None:
     pushes = OwnPushes(ops := ops_of_byteps([]))
     agree(pushes)
     ops.push_pull_async(1, name="late")
-    agree(pushes, size=65536)
+    agree(pushes, wanted=65536)
     ops.push_pull_async(1, name="late", priority=-1)
     assert loaded.given == {"byteps.late": 65536}
 
