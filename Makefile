@@ -14,7 +14,7 @@ MEASUREMENTS := ablation ablation-simulated allreduce baselines bench blocks blo
 	mlfabric mlfabric-simulated observed operations papers profiles regret replay-resnet50 screenshots simulated-again \
 	soak testbed traces validation watching
 
-.PHONY: setup demo test sanitize fuzz releases lint torch-tests stacks torches pages site golden release clean $(MEASUREMENTS)
+.PHONY: setup demo test sanitize fuzz lint torch-tests stacks torches pages site golden release clean $(MEASUREMENTS)
 
 setup: $(STAMP)
 
@@ -58,10 +58,6 @@ fuzz: setup
 		$$(grep -rlE '^(from|import) hypothesis' tests/core tests/lab tests/native tests/plugins/mlfabric tests/watch --include='test_*.py')
 	PROGRAMS=$(PROGRAMS) $(BIN)/pytest tests/scripts/test_ddp_scripts.py tests/scripts/test_fsdp_scripts.py \
 		tests/plugins/byteps/torch/test_random_programs.py -k random
-
-# The hook on older releases of BytePS, each built once: a few minutes per release.
-releases: setup
-	RELEASES=required $(BIN)/pytest tests/net/test_releases.py
 
 lint: setup
 	$(BIN)/ruff check .

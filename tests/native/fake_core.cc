@@ -20,13 +20,7 @@
 namespace byteps {
 namespace common {
 
-#ifdef CORE_WITHOUT_COMPRESSION  // as BytePS was before 0.2.5
-enum QueueType : int { kPush = 5, kPull = 6, kCopyH2D = 7, kStages = 10 };
-#else
-enum QueueType : int { kCompress = 5, kPush = 6, kPull = 7, kDecompress = 8, kCopyH2D = 9, kStages = 12 };
-void CompressLoop() {}
-void DecompressLoop() {}
-#endif
+enum QueueType : int { kPush = 6, kPull = 7, kCopyH2D = 9, kStages = 12 };
 
 // BytePS exports a function for each of its threads, by which the hook tells the stages. Here the test is all of them.
 void CoordinateReduceLoop() {}
@@ -42,18 +36,11 @@ void NonRootCopyListenLoop() {}
 void NonRootCopyHost2DeviceLoop() {}
 void PushLoop() {}
 void PullLoop() {}
+void CompressLoop() {}
+void DecompressLoop() {}
 #ifdef CORE_WITH_ANOTHER_STAGE
 void CoordinateAllgatherLoop() {}
 #endif
-
-// The stage that has the number `stage` since 0.2.5.
-QueueType own(int stage) {
-#ifdef CORE_WITHOUT_COMPRESSION
-  return static_cast<QueueType>(stage - (stage > 5) - (stage > 8));
-#else
-  return static_cast<QueueType>(stage);
-#endif
-}
 
 // The fields and their order are BytePS's; types that the hook never reads are opaque.
 struct TensorTableEntry {
@@ -148,11 +135,7 @@ void BytePSGlobal::CreateScheduledQueue(QueueType type) { queues[type] = new Byt
 BytePSScheduledQueue::BytePSScheduledQueue(QueueType type) : type(type) {}
 void BytePSScheduledQueue::addTask(std::shared_ptr<TensorTableEntry> entry) {
   std::lock_guard<std::mutex> lock(mutex);
-#ifdef CORE_LAST_FIRST  // to tell two cores in one process apart
-  tasks.push_front(entry);
-#else
   tasks.push_back(entry);
-#endif
 }
 // The first whose data other GPUs have added to.
 std::shared_ptr<TensorTableEntry> BytePSScheduledQueue::getTask() {
@@ -230,7 +213,6 @@ void* GetContextFromName(const std::string&) { return nullptr; }
 }  // namespace byteps
 
 using byteps::common::BytePSGlobal;
-using byteps::common::own;
 using byteps::common::QueueType;
 using byteps::common::TensorTableEntry;
 
@@ -279,7 +261,7 @@ void core_add_push(uint64_t key, int priority, unsigned length, int sane) {
 
 // The same on one machine without servers, where no PULL follows.
 void core_add_barrier(uint64_t key) {
-  auto entry = push_entry(key, 0, 100);
+  auto entry = push_entry(key, -static_cast<int>(key >> 16) - 1, 100);
   entry->queue_list = {byteps::common::kPush, byteps::common::kCopyH2D};
   BytePSGlobal::GetScheduledQueue(byteps::common::kPush)->addTask(entry);
 }
@@ -288,7 +270,7 @@ void core_add_barrier(uint64_t key) {
 void core_add(int stage, uint64_t key, int later) {
   auto entry = std::make_shared<TensorTableEntry>();
   entry->key = key;
-  auto comes = [stage, entry] { BytePSGlobal::GetScheduledQueue(own(stage))->addTask(entry); };
+  auto comes = [stage, entry] { BytePSGlobal::GetScheduledQueue(static_cast<QueueType>(stage))->addTask(entry); };
   if (later) {
     byteps::common::before_waiting = comes;
   } else {
@@ -298,22 +280,22 @@ void core_add(int stage, uint64_t key, int later) {
 
 // What the loop of a stage does once: the key it got, or -1.
 int64_t core_get(int stage) {
-  auto entry = BytePSGlobal::GetScheduledQueue(own(stage))->getTask();
+  auto entry = BytePSGlobal::GetScheduledQueue(static_cast<QueueType>(stage))->getTask();
   if (!entry) return -1;
-  held[own(stage)] = entry;
+  held[stage] = entry;
   return static_cast<int64_t>(entry->key);
 }
 
 // What happens when the last one that core_get gave is acknowledged: on to its next stage.
-void core_finish(int stage) { byteps::common::FinishOrProceed(std::move(held[own(stage)])); }
+void core_finish(int stage) { byteps::common::FinishOrProceed(std::move(held[stage])); }
 
 // The last one that core_get gave is never acknowledged.
-void core_lose(int stage) { held[own(stage)] = nullptr; }
+void core_lose(int stage) { held[stage] = nullptr; }
 
 // Pushes and pulls `count` tasks, one after another.
 void core_transfer(unsigned count) {
   for (unsigned i = 0; i < count; ++i) {
-    core_add_push(uint64_t{i % 1000} << 16, 0, 100, 1);
+    core_add_push(uint64_t{i % 1000} << 16, -static_cast<int>(i % 1000) - 1, 100, 1);
     for (int stage : {6, 7}) {  // PUSH, PULL
       core_get(stage);
       core_finish(stage);

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from prophet_byteps.build.rules import NEWEST
+from prophet_byteps.build.rules import VERSION
 from prophet_byteps.build.store import Store
 from prophet_scheduler.lab.testbed import NodeSpec, Testbed
 from support.programs import clean_environ
@@ -35,12 +35,12 @@ NODES: Mapping[str, Mapping[str, str]] = {"stock": {}, "prophet": {"BYTEPS_SCHED
 @pytest.fixture(scope="module")
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of tests in the source that the engine was built from."""
-    archive = Store.of_user().source / f"byteps-{NEWEST.version}.tar.gz"
+    archive = Store.of_user().source / f"byteps-{VERSION}.tar.gz"
     if not archive.is_file():
         pytest.skip("the engine's source is not in the cache")
     folder = tmp_path_factory.mktemp("release")
     with tarfile.open(archive) as tar:
-        inside = f"byteps-{NEWEST.version}/tests/"
+        inside = f"byteps-{VERSION}/tests/"
         tar.extractall(folder, [member for member in tar if member.name.startswith(inside)], filter="data")
     return folder / inside
 

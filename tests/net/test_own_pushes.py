@@ -27,9 +27,7 @@ def partitions(urgent: int, lives: int = 1) -> list[str]:
     return [f"partitions {name} {count}" for name, count in said]
 
 
-def test_what_is_pushed_with_a_priority_has_one_size_on_all_workers(
-    testbed: Testbed, beside: Testbed, tmp_path: Path
-) -> None:
+def test_pushes_with_a_priority_have_one_size_on_all_workers(testbed: Testbed, beside: Testbed, tmp_path: Path) -> None:
     """From the first push on, also after a suspend, and where workers have kept different things."""
     unlike = (WHERE, "workers_want_other_sizes", JOB, "1")
     middle, agreed = side_by_side(
@@ -43,7 +41,7 @@ def test_what_is_pushed_with_a_priority_has_one_size_on_all_workers(
         assert end.lines("partitions") == partitions(8, lives=2)
 
 
-def test_where_one_worker_cannot_cut_so_none_does(testbed: Testbed, tmp_path: Path) -> None:
+def test_no_worker_has_sizes_if_one_cannot(testbed: Testbed, tmp_path: Path) -> None:
     case = (WHERE, "worker_1_has_an_unknown_byteps", JOB)
     ends = run_job(testbed, tmp_path, PORT + 1, case, ON, forked=True)
     assert [end.status for end in ends] == [0, 0], ends

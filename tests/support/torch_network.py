@@ -50,7 +50,6 @@ class Network:
         self.workers = 2
         self.acknowledged = False
         """True if the servers have all pushes of this worker, so those in flight wait for another worker's."""
-        self.identity = ""
         self.declared: list[str] = []
         self.pushed: list[tuple[str, int]] = []
         self.fell_back: list[torch.optim.Optimizer] = []
@@ -133,9 +132,6 @@ class Network:
         self.done.add(handle)
 
     # The native hook's part.
-
-    def set_identity(self, by: str) -> None:
-        self.identity = by
 
     def wait_activity(self, limit_s: float) -> None:
         self.deliver()

@@ -9,9 +9,6 @@ A wrong setting ends the process with one line and status 2. If this worker went
 differ from the rest of the job, which would wait forever. Before it exits it tells the others why (exchange.py). A
 failure of Prophet itself causes one warning; agent.py says what still works then. If even the agent cannot be loaded,
 this worker runs stock BytePS, and the others exit with a line that says so.
-
-Prophet schedules one part of BytePS in a process: each part contains a whole BytePS, and the hook takes over the
-functions of one. A second part, imported later, finds its own functions first, so the hook never sees its tasks.
 """
 
 from __future__ import annotations
@@ -35,20 +32,13 @@ _JOB = (
 )
 """Variables that BytePS needs to start. If one is missing, no other worker waits for this process."""
 
-_hooked: str | None = None  # the framework whose part of BytePS the hook was loaded for
-
 
 def _run(framework: str, module: ModuleType, execute: Execute) -> None:
     """Execute BytePS's module, and switch Prophet on around it."""
-    global _hooked
     if not os.environ.get(SCHEDULER):
         place = [os.environ.get(name) or "0" for name in ("DMLC_WORKER_ID", "BYTEPS_LOCAL_RANK")]
         speaks(place == ["0", "0"])
         warn_of_no_policy(SCHEDULER, "BytePS", os.environ)
-        execute(module)
-        return
-    if _hooked not in (None, framework):
-        _keep_apart(framework)
         execute(module)
         return
     job: Any = None
@@ -57,7 +47,6 @@ def _run(framework: str, module: ModuleType, execute: Execute) -> None:
 
         try:
             job = _prepare(framework)
-            _hooked = framework
         except UserError as error:
             _refuse(framework, module, execute, str(error))
     except Exception as error:
@@ -93,18 +82,6 @@ def _refuse(framework: str, module: ModuleType, execute: Execute, why: str) -> N
             refuse_to_start(module, framework, why)
     finally:
         end_process("", WRONG)
-
-
-def _keep_apart(framework: str) -> None:
-    """Make this library bypass the hook, which takes precedence over all libraries loaded from now on."""
-    say = f"Prophet schedules byteps.{_hooked} in this process, so byteps.{framework} runs with stock BytePS"
-    try:
-        from prophet_byteps.library import keep_apart
-
-        keep_apart(framework)
-        logger.warning("%s", say)
-    except Exception as error:
-        logger.warning("%s, which may fail: %s", say, error)
 
 
 def _prepare(framework: str) -> Any:

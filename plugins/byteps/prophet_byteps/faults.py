@@ -11,7 +11,6 @@ from __future__ import annotations
 import enum
 import mmap
 import sysconfig
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,10 +70,10 @@ def parts_of(folder: Path) -> dict[str, Path]:
     return {part: path for part, path in libraries.items() if path is not None}
 
 
-def look(parts: dict[str, Path], corrections: Iterable[Correction] = CORRECTIONS) -> tuple[Fault, ...]:
+def look(parts: dict[str, Path]) -> tuple[Fault, ...]:
     """Return the state of each fault that these files may have."""
     faults = []
-    for correction in corrections:
+    for correction in CORRECTIONS:
         states = (_state(correction, part, parts[part]) for part in correction.parts if part in parts)
         if seen := [state for state in states if state is not None]:
             faults.append(Fault(correction, max(seen)))
@@ -89,9 +88,7 @@ def _state(correction: Correction, part: str, path: Path) -> State | None:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
             if image.find(correction.mark.encode() + b"\0") >= 0:
                 return State.CORRECTED
-            if image.find(correction.seen_by) >= 0:
-                return State.AS_RELEASED
-            return None if correction.tells else State.UNKNOWN
+            return State.AS_RELEASED if image.find(correction.seen_by) >= 0 else State.UNKNOWN
     except (OSError, ValueError):  # unreadable, or empty
         return State.UNKNOWN
 

@@ -24,8 +24,6 @@ from prophet_scheduler.core.status import HookStatus, LaneStatus
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_OLD_STRINGS, _WITHOUT_COMPRESSION = 1, 2
-"""Flags that tell prophet_hook_attach about the library."""
 PUSH_ONLY, PULL_ONLY = -(1 << 30), -(1 << 30) - 1
 """Priorities of tasks that are only pushed, or only pulled (hook.cc has the same values)."""
 _DRAIN_EVENTS = 1 << 16
@@ -80,8 +78,7 @@ def check_compatibility(framework: str = "torch") -> tuple[bool, str]:
     except HookError as error:
         return False, str(error)
     abi = "old" if library.old_string_abi else "new"
-    stages = "" if library.compresses else ", no compression"
-    return True, f"BytePS {version_of('byteps') or 'without a version'} ({framework}, {abi} C++ ABI{stages})"
+    return True, f"BytePS {version_of('byteps') or 'without a version'} ({framework}, {abi} C++ ABI)"
 
 
 def native_path() -> Path:
@@ -151,19 +148,14 @@ class Hook:
         """Find BytePS's own functions, and start scheduling. Raises HookError if one is missing."""
         global _loaded
         why = ctypes.create_string_buffer(256)
-        core = _OLD_STRINGS * library.old_string_abi + _WITHOUT_COMPRESSION * (not library.compresses)
-        failed = self._native.prophet_hook_attach(str(library.path).encode(), core, watchdog_s, why, len(why))
-        if failed:
+        path = str(library.path).encode()
+        if self._native.prophet_hook_attach(path, library.old_string_abi, watchdog_s, why, len(why)):
             raise HookError(why.value.decode())
         _loaded = self
 
     def step_aside(self, why: str) -> None:
         """Behave like stock BytePS from now on. Waiting tasks go to BytePS in order of arrival."""
         self._native.prophet_hook_step_aside(why.encode()[:159])
-
-    def set_identity(self, by: str) -> None:
-        """Set the source of a task's gradient id: "priority" (id = -priority - 1) or "key" (declared key)."""
-        self._native.prophet_hook_identity(int({"priority": True, "key": False}[by]))
 
     def go_one_way(self) -> bool:
         """Make PUSH_ONLY and PULL_ONLY work from now on. Return False if tasks with these priorities go both ways."""
@@ -234,12 +226,6 @@ _loaded: Hook | None = None
 def loaded() -> Hook | None:
     """Return the hook of this process; None if it is off."""
     return _loaded
-
-
-def set_identity(by: str) -> None:
-    """Call Hook.set_identity, if the hook is on."""
-    if _loaded is not None:
-        _loaded.set_identity(by)
 
 
 def reset() -> None:

@@ -78,23 +78,47 @@ class KeptPushes:
         return search.choices[0].cut.typical_bytes(kept.profile.total_bytes) if search.choices else None
 
 
-class KeptResults:
-    """Kept results of one process. `profile` is the user's.
+class Learning:
+    """Learning of one process. It starts with `policy`; `make_policy(bytes)` returns it for another block size.
+    `profile` is the user's.
 
     `arena`: gradients lie in an arena, so that event ids are places in it. Otherwise they stay whole, and ids are taken
     to be the forward order.
     """
 
-    def __init__(self, framework: str, settings: Settings, sizes: partition.Sizes, profile: Profile | None) -> None:
+    def __init__(
+        self,
+        framework: str,
+        settings: Settings,
+        sizes: partition.Sizes,
+        policy: Policy,
+        profile: Profile | None = None,
+        make_policy: Callable[[int], Policy] | None = None,
+    ) -> None:
         self.arena = framework not in partition.WHOLE_GRADIENTS
         self._framework = framework
         self._settings = settings
         self._sizes = sizes
+        self._adapts = sizes.fixed is None
         self._profile = profile
+        self._make_policy = make_policy
         self._warm: WarmStart | None = None
         self._pushes: KeptPushes | None = None
+        self.board = CutBoard(sizes.fixed, self._first_cut)
+        self.policy = policy
+        self.plan = policy.plan(None, None)
+        """The plan in force on this worker."""
+        self.plans = 0
+        """Number of plans taken up after the first."""
+        self.session: Session | None = None
+        """Session of the process; None before the process sends."""
+        self.began_warm = False
+        self.last_recut_s: float | None = None
+        self._recuts = 0
+        self._traced: Traced | None = None
+        self._interface: str | None = None
 
-    def first_cut(self, sizes: Sequence[int]) -> Cut:
+    def _first_cut(self, sizes: Sequence[int]) -> Cut:
         """Return this worker's first cut. Called in the program's own thread, once the gradients are known."""
         if self._warm is None:
             from prophet_scheduler.frontends.warm import WarmStart
@@ -112,66 +136,27 @@ class KeptResults:
         # Gradients that stay whole cannot have blocks of several sizes at once.
         return learning_cut(sum(sizes)) if self.arena else Cut.uniform(partition.LEARNING_BYTES)
 
-    def agree_on_pushes(self, module: Any, policy: Policy) -> int:
+    def agree_on_pushes(self, module: Any) -> None:
         """If blocks adapt, agree on the partition size of tensors that the program itself pushes with a priority, and
-        return it. 0: sizes are BytePS's own.
+        plan for it.
         """
-        if not self.arena or self._sizes.fixed is not None or agreement.active() is None:
-            return 0
+        if not self.arena or not self._adapts or agreement.active() is None:
+            return
         own_pushes = importlib.import_module(f"prophet_byteps.{self._framework}.own_pushes")
         if self._pushes is None:
-            self._pushes = KeptPushes(self._settings.cache, self._where(), policy, shape_of(os.environ))
+            self._pushes = KeptPushes(self._settings.cache, self._where(), self.policy, shape_of(os.environ))
         size: int = own_pushes.agree(module, self._pushes.size)
         self._pushes.cut = Cut.uniform(size) if size else None
-        return size
-
-    def in_use(self, session: Session, cut: Cut | None) -> tuple[WarmStart | None, Cut | None]:
-        """Return (store of the results, cut they apply to); `cut` is the one in force."""
-        if self._warm is None and self._pushes is not None and self._pushes.cut and session.profiler.iterations:
-            return self._pushes.warm, self._pushes.cut
-        return self._warm, cut
-
-
-class Learning:
-    """Learning of one process. It starts with `policy`; `make_policy(bytes)` returns it for another block size.
-    `profile` is the user's.
-    """
-
-    def __init__(
-        self,
-        framework: str,
-        settings: Settings,
-        sizes: partition.Sizes,
-        policy: Policy,
-        profile: Profile | None = None,
-        make_policy: Callable[[int], Policy] | None = None,
-    ) -> None:
-        self.kept = KeptResults(framework, settings, sizes, profile)
-        self.arena = self.kept.arena
-        self._monitor_s = settings.monitor_s
-        self._adapts = sizes.fixed is None
-        self._make_policy = make_policy
-        self.board = CutBoard(sizes.fixed, self.kept.first_cut)
-        self.policy = policy
-        self.plan = policy.plan(None, None)
-        """The plan in force on this worker."""
-        self.plans = 0
-        """Number of plans taken up after the first."""
-        self.session: Session | None = None
-        """Session of the process; None before the process sends."""
-        self.began_warm = False
-        self.last_recut_s: float | None = None
-        self._recuts = 0
-        self._traced: Traced | None = None
-        self._interface: str | None = None
-
-    def agree_on_pushes(self, module: Any) -> None:
-        """Agree on the size of tensors that the program itself pushes, and plan for it. See KeptResults."""
-        size = self.kept.agree_on_pushes(module, self.policy)
         if size and self._make_policy is not None:
             self.policy = self._make_policy(size)
             if self.session is not None:
                 self.session.policy = self.policy
+
+    def _in_use(self, session: Session) -> tuple[WarmStart | None, Cut | None]:
+        """Return (store of the results, cut in force that they apply to)."""
+        if self._warm is None and self._pushes is not None and self._pushes.cut and session.profiler.iterations:
+            return self._pushes.warm, self._pushes.cut
+        return self._warm, self.board.in_force.cut
 
     def begin(self) -> None:
         """Create the session."""
@@ -182,7 +167,7 @@ class Learning:
         scheduler_host = os.environ.get("DMLC_PS_ROOT_URI")
         self._interface = interface_towards(scheduler_host) if scheduler_host else None
         terms = SessionTerms(
-            self._monitor_s,
+            self._settings.monitor_s,
             # Whole gradients arrive in any order: MXNet's threads hand over those that become ready at about one time.
             forward_ids=not self.arena,
             arena=self.arena,
@@ -199,7 +184,7 @@ class Learning:
     def keep(self) -> None:
         """Keep the learned values for the next run. Called at the end of the process."""
         if self.session is not None:
-            warm, cut = self.kept.in_use(self.session, self.board.in_force.cut)
+            warm, cut = self._in_use(self.session)
             if warm is not None:
                 warm.keep(self.session.learned(cut))
 
@@ -210,7 +195,7 @@ class Learning:
 
         board = self.board
         in_force = board.in_force
-        warm, cut = self.kept.in_use(session, in_force.cut)
+        warm, cut = self._in_use(session)
         if warm is not None and (kept := warm.take()) is not None:
             session.on(Remembered(kept))
             self.began_warm = True

@@ -1,20 +1,14 @@
 """The installed BytePS, and a check that the hook supports it.
 
-Rule of this file: BytePS's shared objects, inspected without loading them, and how to load one that bypasses the hook.
-hook.py has the hook's shared object.
+Rule of this file: BytePS's shared objects, inspected without loading them. hook.py has the hook's shared object.
 """
 
 from __future__ import annotations
 
-import ctypes
-import importlib
 import importlib.machinery
 import importlib.metadata
 import importlib.util
-import mmap
-import os
 import re
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,22 +31,12 @@ _LOOP = re.compile(rb"_ZN6byteps6common\d+(\w+)LoopEv\0")
 _LOOPS = frozenset(
     (
         b"CoordinateReduce CoordinateBroadcast CoordinatePush PcieReduce RootNccl NonRootNccl SyncNccl CopyDevice2Host"
-        b" RootCopyHost2Device NonRootCopyListen NonRootCopyHost2Device Push Pull"
+        b" RootCopyHost2Device NonRootCopyListen NonRootCopyHost2Device Push Pull Compress Decompress"
     ).split()
 )
-_COMPRESSION_LOOPS = frozenset((b"Compress", b"Decompress"))
-"""Stages of compression. BytePS has a thread for each kind of stage, and a function for each thread. So the functions'
-names tell which stages exist, and thereby their numbers. Of all branches in BytePS's repository (2019 to 2022), those
-with these names, and no others, have the task layout that the hook knows."""
-
-UNKNOWN_TRAINER = "in MXNet a BytePS without compression, as before 0.2.5, scales gradients differently"
-"""Why Prophet leaves such a job alone."""
-
-_ELF64_LITTLE = b"\x7fELF\x02\x01"
-_ELF_HEADER_BYTES = 64
-_SECTION = struct.Struct("<4xIQ8xQQ24x")
-"""Header of an ELF section: its type, flags, offset, and size in bytes."""
-_STRING_TABLE, _LOADED = 3, 2
+"""BytePS has a thread for each kind of stage, and a function for each thread. So the functions' names tell which stages
+exist, and thereby their numbers. Of all branches in BytePS's repository (2020 to 2022), those with these names, and no
+others, have the task layout that the hook knows."""
 
 
 class HookError(Exception):
@@ -61,11 +45,10 @@ class HookError(Exception):
 
 @dataclass(frozen=True)
 class Library:
-    """BytePS extension that the hook supports: path, ABI of std::string, and whether it has compression's stages."""
+    """BytePS extension that the hook supports: its path, and the ABI of std::string."""
 
     path: Path
     old_string_abi: bool
-    compresses: bool = True
 
 
 def find_library(framework: str) -> Library:
@@ -80,10 +63,7 @@ def find_library(framework: str) -> Library:
     path = extension(folder / framework)
     if path is None:
         raise HookError(f"this BytePS was built without its {framework} part (no c_lib in {folder.name}/{framework})")
-    library = inspect_library(path)
-    if framework == "mxnet" and not library.compresses:
-        raise HookError(UNKNOWN_TRAINER)
-    return library
+    return inspect_library(path)
 
 
 def byteps_folder() -> Path | None:
@@ -109,49 +89,16 @@ def version_of(package: str) -> str | None:
 
 
 def inspect_library(path: Path) -> Library:
-    """Check a BytePS extension by the names it exports. Raises HookError that names the missing or unknown ones."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
-        names = dynamic_names(image)
+    """Check a BytePS extension by the names in it. Raises HookError that names the missing or unknown ones."""
+    names = path.read_bytes()
     for symbol in _NEEDED:
         if symbol not in names:
             raise HookError(f"{path.name} has no {symbol[:-1].decode()}")
-    loops = {match[1] for match in _LOOP.finditer(names)}
     old_strings = _OLD_STRING_ABI in names
     if not old_strings and _NEW_STRING_ABI not in names:
         raise HookError(f"{path.name} was built with an unknown C++ ABI")
-    compression = loops & _COMPRESSION_LOOPS
-    differing = loops ^ (_LOOPS | compression)
-    if len(compression) == 1:
-        differing |= _COMPRESSION_LOOPS - compression
+    differing = {match[1] for match in _LOOP.finditer(names)} ^ _LOOPS
     if differing:
         others = ", ".join(sorted(name.decode() for name in differing))
         raise HookError(f"{path.name} has other stages than the BytePS that the hook knows ({others})")
-    return Library(path, old_strings, compresses=bool(compression))
-
-
-def dynamic_names(image: mmap.mmap) -> bytes:
-    """Return the names that a shared object exports or imports, each ending in a zero byte; for other files, all bytes.
-
-    A library of 30 MB has some 100 kB of names, and every worker searches them for a dozen when it starts. They are in
-    the string table that is loaded with the code (System V ABI, "Sections": .dynstr has SHF_ALLOC, .strtab does not).
-    """
-    if image[:6] == _ELF64_LITTLE and len(image) >= _ELF_HEADER_BYTES:
-        (table,) = struct.unpack_from("<Q", image, 0x28)
-        entry_bytes, count = struct.unpack_from("<HH", image, 0x3A)
-        if entry_bytes >= _SECTION.size and table + entry_bytes * count <= len(image):
-            for place in range(count):
-                kind, flags, offset, size = _SECTION.unpack_from(image, table + entry_bytes * place)
-                if kind == _STRING_TABLE and flags & _LOADED:
-                    return image[offset : offset + size]
-    return image[:]
-
-
-def keep_apart(framework: str) -> None:
-    """Load a part of BytePS so that it finds its own functions before the hook's. Raises HookError or OSError."""
-    importlib.import_module(framework)  # loads the libraries that this part is linked to
-    open_apart(find_library(framework).path)
-
-
-def open_apart(library: Path) -> ctypes.CDLL:
-    """Load the library so that it finds its own functions first."""
-    return ctypes.CDLL(str(library), mode=os.RTLD_LAZY | os.RTLD_DEEPBIND)
+    return Library(path, old_strings)

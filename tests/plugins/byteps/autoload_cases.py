@@ -51,12 +51,6 @@ def prints_first(part: str) -> None:
     imported(part)
 
 
-def both_parts() -> None:
-    assert imported("torch").DistributedOptimizer.__wrapped__
-    assert not hasattr(imported("mxnet").DistributedTrainer.__init__, "__wrapped__")
-    print("trains")
-
-
 if __name__ == "__main__":
     case, *arguments = sys.argv[1:]
     globals()[case](*arguments)

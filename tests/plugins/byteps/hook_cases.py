@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from plugins.byteps.hook_core import (
     BROADCAST,
@@ -25,7 +24,6 @@ from plugins.byteps.hook_core import (
     main,
 )
 from prophet_byteps.hook import PULL_ONLY, PUSH_ONLY, Hook
-from prophet_byteps.library import open_apart
 from prophet_scheduler.core.events import UNPROFILED_GRADIENT, EventKind, QueueKind
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan, QueuePlan
@@ -87,19 +85,17 @@ def on_a_busy_wire_the_request_for_a_pull_goes_before_the_next_push(hook: Hook, 
 
 @case
 def a_gradient_is_told_by_its_priority_where_the_front_end_passes_one(hook: Hook, core: Core) -> None:
-    hook.set_identity("priority")
     hook.set_plan(BY_PRIORITY)
     core.add(7, priority=-3)  # gradient 2
     core.add(8, priority=-1)  # gradient 0
-    core.add(9)  # a broadcast: somebody waits for it now
+    core.add(9, priority=0)  # a broadcast: somebody waits for it now
     assert core.drain(PUSH) == [9, 8, 7]
     added = [int(e["gradient"]) for e in hook.drain() if e["kind"] == EventKind.ADD]
     assert added == [2, 0, 9 | UNPROFILED_GRADIENT]
 
 
 @case
-def what_goes_one_way_only_passes_the_other_stage_in_its_turn(hook: Hook, core: Core) -> None:
-    hook.set_identity("priority")
+def a_one_way_task_passes_the_other_stage_in_its_turn(hook: Hook, core: Core) -> None:
     core.add(4, priority=PULL_ONLY)
     assert core.gradient(PUSH) == 4, "a program may pass any priority"
     core.finish(PUSH)
@@ -158,7 +154,7 @@ def one_round_of_reduce_and_broadcast_finds_the_tasks_of_both(hook: Hook, core: 
 
 
 @case
-def where_no_pull_follows_a_push_is_finished_when_it_comes_to_the_next_stage(hook: Hook, core: Core) -> None:
+def a_push_without_a_pull_finishes_at_the_next_stage(hook: Hook, core: Core) -> None:
     """On one machine with several PCIe switches PUSH is a barrier, and COPYH2D comes after it."""
     hook.set_plan(in_order(100))
     for gradient in (3, 1, 2):
@@ -216,7 +212,7 @@ def pulls_that_are_stuck_leave_a_place_for_each_more_urgent_one(hook: Hook, core
 
 
 @case
-def what_a_suspended_engine_had_is_forgotten_when_it_resumes(hook: Hook, core: Core) -> None:
+def tasks_of_a_suspended_engine_are_forgotten_when_it_resumes(hook: Hook, core: Core) -> None:
     hook.set_plan(in_order(100))
     core.add(3, 1, 2)
     assert core.gradient(PUSH) == 1
@@ -290,7 +286,7 @@ def status_says_which_gradient_waits_for_whom(hook: Hook, core: Core) -> None:
 
 
 @case
-def as_many_events_as_come_between_two_drains_are_kept(hook: Hook, core: Core) -> None:
+def events_between_two_drains_are_kept(hook: Hook, core: Core) -> None:
     core.transfer(30_000)
     events = hook.drain()
     assert len(events) == 180_000
@@ -300,7 +296,7 @@ def as_many_events_as_come_between_two_drains_are_kept(hook: Hook, core: Core) -
 
 
 @case
-def where_events_are_dropped_the_first_one_left_says_so(hook: Hook, core: Core) -> None:
+def the_first_event_after_dropped_ones_says_so(hook: Hook, core: Core) -> None:
     core.transfer(180_000)
     events = hook.drain()
     assert len(events) == 1 << 20
@@ -330,7 +326,7 @@ def many_tasks_that_are_not_ready_cost_little(hook: Hook, core: Core) -> None:
 
 
 @case
-def after_stepping_aside_a_loop_does_not_sleep_over_what_the_engine_has(hook: Hook, core: Core) -> None:
+def a_loop_does_not_oversleep_a_task_after_stepping_aside(hook: Hook, core: Core) -> None:
     """The engine's own PUSH waits for other GPUs without a signal: it is asked whether something waits there."""
     hook.step_aside("a test")
     core.add_at(PUSH, key(5), later=True)  # when that is asked
@@ -368,19 +364,6 @@ def stepping_aside_hands_everything_back_in_order_of_arrival(hook: Hook, core: C
     hook.step_aside("again")
     assert core.drain(PUSH) == [3, 1, 2]
     assert hook.status().why_aside == "a test"
-
-
-@case
-def another_byteps_in_the_process_keeps_its_own_functions(hook: Hook, core: Core) -> None:
-    hook.set_plan(BY_PRIORITY)
-    other = Core(open_apart(Path(sys.argv[3])))
-    other.start()
-    for gradient in (3, 1, 2):
-        other.add(gradient)
-        core.add(gradient)
-    assert [other.gradient(PUSH) for _ in range(3)] == [2, 1, 3], "its own order: the last first"
-    assert core.drain(PUSH) == [1, 2, 3]
-    assert hook.status().tasks == 3
 
 
 @case
@@ -481,22 +464,13 @@ def a_child_that_is_forked_before_byteps_begins_is_scheduled(hook: Hook, core: C
 
 
 @case
-def where_a_first_look_is_not_seen_no_tensor_has_a_size(hook: Hook, core: Core) -> None:
+def tensors_have_no_sizes_if_the_first_look_is_not_seen(hook: Hook, core: Core) -> None:
     """Run this case on a core that test_hook.py builds for it, and on no other."""
     core.push("page", 10)
     assert not hook.sizes_apart
 
 
-OF_OTHER_CORES = ("where_a_first_look_is_not_seen_no_tensor_has_a_size",)
-STAGES = (
-    "a_plan_orders_pushes_and_pulls_and_credit_comes_back_with_the_acknowledgement",
-    "one_round_of_reduce_and_broadcast_finds_the_tasks_of_both",
-    "where_no_pull_follows_a_push_is_finished_when_it_comes_to_the_next_stage",
-    "what_a_suspended_engine_had_is_forgotten_when_it_resumes",
-    "calls_that_come_when_the_queues_are_gone_do_nothing",
-    "stepping_aside_hands_everything_back_in_order_of_arrival",
-)
-"""Cases in which it shows if a stage is taken for another one."""
+OF_OTHER_CORES = ("tensors_have_no_sizes_if_the_first_look_is_not_seen",)
 
 
 if __name__ == "__main__":

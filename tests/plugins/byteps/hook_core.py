@@ -1,7 +1,7 @@
 """The program of a case of the native hook, on a stand-in for BytePS's core: what hook_cases.py and hook_plan_cases.py
 share.
 
-    hook_cases.py CASE CORE.so [OTHER_CORE.so]
+    hook_cases.py CASE CORE.so
 
 Rule of this file: the core's side of the conversation. A hook takes over functions of its process for good, so nothing
 is loaded before a case is asked for.
@@ -54,10 +54,11 @@ class Core:
         self.visit_python = library.core_visit_python
         """Have a thread of its own come to Python and leave it so many times; returns at once."""
 
-    def add(self, *gradients: int, partition: int = 0, priority: int = 0, sane: int = SANE) -> None:
-        """A partition of each gradient comes to PUSH; `sane`: as BytePS makes it, or not."""
+    def add(self, *gradients: int, partition: int = 0, priority: int | None = None, sane: int = SANE) -> None:
+        """A partition of each gradient comes to PUSH, with the priority of a front end; `sane`: as BytePS makes it."""
         for gradient in gradients:
-            self._library.core_add_push(key(gradient, partition), priority, 100, sane)
+            own = -gradient - 1 if priority is None else priority
+            self._library.core_add_push(key(gradient, partition), own, 100, sane)
 
     def add_barrier(self, gradient: int) -> None:
         """A barrier comes to PUSH, as on one machine without servers, where no PULL follows."""

@@ -75,7 +75,7 @@ def begun() -> None:
         search = Prophet(1 << 17).search(question)
         search.work(1 << 20)
         job._reports.predict(job._learning.session)  # type: ignore[arg-type]
-        job._learning.kept._warm.keep(Kept(profile, Network(1e7), cut))  # type: ignore[union-attr]
+        job._learning._warm.keep(Kept(profile, Network(1e7), cut))  # type: ignore[union-attr]
 
     thread = threading.Thread(target=turn)
 

@@ -80,13 +80,3 @@ def test_a_file_that_cannot_be_written_ends_it_before_the_job_and_not_after(tmp_
     (tmp_path / "file").write_text("")
     done = run("trains", "torch", {**SWITCHED_ON, "PROPHET_STATUS_OUT": str(tmp_path / "file" / "status.json")})
     assert refused(done) == f"Prophet: PROPHET_STATUS_OUT: {tmp_path / 'file'} is not a folder; name another"
-
-
-@pytest.mark.engine
-def test_only_the_first_part_of_byteps_in_a_process_is_scheduled(tmp_path: Path) -> None:
-    """The other way round, torch does not survive being imported after stock byteps.mxnet."""
-    pytest.importorskip("mxnet")
-    done = run("both_parts", folder=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "trains\n"), done.stderr
-    words = [line for line in done.stderr.splitlines() if "Prophet" in line]
-    assert words == ["Prophet: schedules byteps.torch in this process, so byteps.mxnet runs with stock BytePS"]

@@ -82,11 +82,6 @@ def test_the_state_is_unknown_without_the_code(tmp_path: Path) -> None:
     assert {there[name] for name in ("starting", "copying", "placing")} == {State.UNKNOWN}
 
 
-def test_a_server_without_compression_has_nothing_to_mend_in_its_sums(tmp_path: Path) -> None:
-    library(tmp_path, "server", b"byteps_server", *marks("server", "summing"))
-    assert set(states(tmp_path)) == OF_PS_LITE | ASYNCHRONOUS
-
-
 @pytest.mark.parametrize(
     ("text", "state"),
     [

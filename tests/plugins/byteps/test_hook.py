@@ -6,7 +6,6 @@ import ctypes
 import importlib.machinery
 import importlib.metadata
 import importlib.util
-import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ import pytest
 from plugins.byteps import hook_cases, hook_plan_cases
 from plugins.byteps.hook_core import cases_of
 from prophet_byteps import hook
-from prophet_byteps.library import UNKNOWN_TRAINER, HookError, dynamic_names, inspect_library
+from prophet_byteps.library import HookError, inspect_library
 from prophet_scheduler.core import plan_codec
 from prophet_scheduler.core.events import EVENT_DTYPE, EVENT_VERSION
 from support.fake_core import build_core
@@ -34,17 +33,6 @@ def core(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return build_core(tmp_path_factory.mktemp("core"), *filter(None, [request.param]))
 
 
-@pytest.fixture(scope="session")
-def core_without_compression(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With the stages of BytePS before 0.2.5."""
-    return build_core(tmp_path_factory.mktemp("earlier"), "-DCORE_WITHOUT_COMPRESSION")
-
-
-@pytest.fixture(scope="session")
-def other_core(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_core(tmp_path_factory.mktemp("other"), OLD_STRINGS, "-DCORE_LAST_FIRST")
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[ForkServer]:
     """It has imported what a case imports, and has no hook and no core."""
@@ -52,29 +40,22 @@ def server() -> Iterator[ForkServer]:
         yield server
 
 
-def run_case(server: ForkServer, folder: Path, name: str, *cores: Path, cases: ModuleType = hook_cases) -> None:
-    process = server.fork([str(cases.__file__), name, *map(str, cores)], folder, os.environ)
+def run_case(server: ForkServer, folder: Path, name: str, core: Path, cases: ModuleType = hook_cases) -> None:
+    process = server.fork([str(cases.__file__), name, str(core)], folder, os.environ)
     status = process.wait(400)
     said = (folder / "log").read_text()
     assert (status, said.splitlines()[-1:]) == (0, [f"{name} holds"]), said
 
 
 @pytest.mark.parametrize("name", [name for name in cases_of(hook_cases) if name not in hook_cases.OF_OTHER_CORES])
-def test_hook(name: str, server: ForkServer, tmp_path: Path, core: Path, other_core: Path) -> None:
-    run_case(server, tmp_path, name, core, other_core)
+def test_hook(name: str, server: ForkServer, tmp_path: Path, core: Path) -> None:
+    run_case(server, tmp_path, name, core)
 
 
 @pytest.mark.parametrize("core", [""], indirect=True)
 @pytest.mark.parametrize("name", cases_of(hook_plan_cases))
 def test_plans_of_a_hook(name: str, server: ForkServer, tmp_path: Path, core: Path) -> None:
     run_case(server, tmp_path, name, core, cases=hook_plan_cases)
-
-
-@pytest.mark.parametrize("name", hook_cases.STAGES)
-def test_hook_where_stages_are_numbered_otherwise(
-    name: str, server: ForkServer, tmp_path: Path, core_without_compression: Path
-) -> None:
-    run_case(server, tmp_path, name, core_without_compression)
 
 
 def test_a_byteps_that_looks_at_its_partition_size_unseen(server: ForkServer, tmp_path: Path) -> None:
@@ -125,25 +106,6 @@ def test_a_library_without_what_the_hook_takes_over_is_refused(tmp_path: Path, c
         inspect_library(other)
 
 
-def test_only_the_names_that_a_library_shows_others_are_looked_at(tmp_path: Path, core: Path) -> None:
-    symbol = b"_ZN6byteps6common20BytePSScheduledQueue7getTaskEv\0"
-    whole = core.read_bytes()
-    with_more = tmp_path / "c_lib.so"
-    with_more.write_bytes(whole + b"\0_ZN6byteps6common9AddedLoopEv\0")
-    assert inspect_library(with_more).compresses
-    for content in (whole, b"MZ" + whole, whole[:0x28] + b"\xff" * 8 + whole[0x30:]):
-        with_more.write_bytes(content)
-        with with_more.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
-            names = dynamic_names(image)
-        assert symbol in names
-        assert names == content if content != whole else len(names) < len(whole) / 4
-
-
-def test_the_stages_are_told_by_the_names_of_the_threads(core: Path, core_without_compression: Path) -> None:
-    assert inspect_library(core).compresses
-    assert not inspect_library(core_without_compression).compresses
-
-
 def test_a_byteps_with_a_stage_more_is_refused(tmp_path: Path) -> None:
     """As some lines of BytePS's development are: what its stages are numbered is not known."""
     with pytest.raises(HookError, match=r"has other stages .* \(CoordinateAllgather\)"):
@@ -158,9 +120,9 @@ def test_a_byteps_with_a_stage_less_is_refused(tmp_path: Path, core: Path, name:
         inspect_library(other)
 
 
-def installed(folder: Path, core: Path, monkeypatch: pytest.MonkeyPatch, part: str = "torch") -> None:
+def installed(folder: Path, core: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A BytePS as a build in its source leaves it: importable, and no package that pip knows."""
-    library = folder / "byteps" / part / f"c_lib{importlib.machinery.EXTENSION_SUFFIXES[0]}"
+    library = folder / "byteps" / "torch" / f"c_lib{importlib.machinery.EXTENSION_SUFFIXES[0]}"
     library.parent.mkdir(parents=True)
     library.write_bytes(core.read_bytes())
     spec = importlib.machinery.ModuleSpec("byteps", None, is_package=True)
@@ -184,13 +146,6 @@ def test_the_version_of_byteps_does_not_matter(
     assert line.startswith(f"BytePS {version or 'without a version'} (torch, ")
     fits, line = hook.check_compatibility("mxnet")
     assert (fits, line) == (False, "this BytePS was built without its mxnet part (no c_lib in byteps/mxnet)")
-
-
-def test_mxnet_without_compression_is_refused(
-    tmp_path: Path, core_without_compression: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    installed(tmp_path, core_without_compression, monkeypatch, "mxnet")
-    assert hook.check_compatibility("mxnet") == (False, UNKNOWN_TRAINER)
 
 
 def test_no_byteps_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from prophet_scheduler.core.errors import UserError
 from .build import install, provide
 from .cuda import with_cuda
 from .recipe import key_of
-from .rules import NEWEST, RELEASES, release_of, rules_of
+from .rules import rules_of
 from .store import Store
 from .toolchain import find_toolchain
 
@@ -21,46 +21,32 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one subcommand and return the exit status: 0, 2 for an error that the user can fix, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m prophet_byteps.build", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    known = f"{', '.join(sorted(RELEASES))}; default {NEWEST.version}"
+    commands.add_parser("install", help="build BytePS for the CPU unless it is cached, and install it here")
     for name, does in (
-        ("install", "build BytePS for the CPU unless it is cached, and install it here"),
         ("build", "build BytePS for the CPU unless it is cached, and print the path of the wheel"),
         ("path", "print the path of the cached wheel"),
     ):
         add = commands.add_parser(name, help=does).add_argument
-        if name != "install":
-            add("--uncorrected", action="store_true", help="leave in the faults that BytePS was released with")
-            parts = "only this framework's part (default: those of all installed frameworks)"
-            add("--framework", choices=("torch", "mxnet"), help=parts)
-            add("--cuda", action="store_true", help="PyTorch's part for GPUs, built for torch's CUDA")
-            add("--cuda-version", metavar="N", help="with --cuda: refuse unless torch's CUDA is N")
-        add("--release", metavar="VERSION", default=NEWEST.version, help=f"of BytePS on PyPI: {known}")
+        add("--uncorrected", action="store_true", help="leave in the faults that BytePS was released with")
+        add("--cuda", action="store_true", help="PyTorch's part for GPUs, built for torch's CUDA")
     commands.add_parser("clean", help="remove every cached wheel and source")
     options = parser.parse_args(arguments)
     store = Store.of_user()
     try:
         if options.command == "install":
-            install(store, Console(highlight=False), release_of(options.release))
+            install(store, Console(highlight=False))
         elif options.command == "clean":
             store.clear()
         else:
             rules = rules_of(corrected=not options.uncorrected, cuda=options.cuda)
-            release = release_of(options.release)
-            toolchain = find_toolchain()
-            if options.framework is not None:
-                toolchain = toolchain.alone(options.framework)
-            if options.cuda:
-                toolchain = with_cuda(toolchain, options.cuda_version)
-            elif options.cuda_version is not None:
-                parser.error("--cuda-version goes with --cuda")
+            toolchain = with_cuda(find_toolchain()) if options.cuda else find_toolchain()
             if options.command == "build":
-                print(provide(store, toolchain, Console(highlight=False, stderr=True), rules, release))
+                print(provide(store, toolchain, Console(highlight=False, stderr=True), rules))
             else:
-                wheel = store.wheel(key_of(toolchain, rules, release))
+                wheel = store.wheel(key_of(toolchain, rules))
                 if wheel is None:
-                    words = (sys.argv[1:] if arguments is None else arguments)[1:]
-                    others = options.framework is not None or options.uncorrected or options.cuda
-                    command = " ".join(["build" if others else "install", *words])
+                    chosen = [f"--{name}" for name in ("cuda", "uncorrected") if getattr(options, name)]
+                    command = " ".join(["build", *chosen] if chosen else ["install"])
                     raise UserError(
                         f"engine: nothing cached fits this machine; run: python -m prophet_byteps.build {command}"
                     )

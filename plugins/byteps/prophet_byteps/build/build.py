@@ -21,7 +21,7 @@ from rich.console import Console
 from prophet_scheduler.core.errors import UserError
 
 from .recipe import RULES, build_environment, frameworks, key_of
-from .rules import HERE, NEWEST, Release, Rule, apply_rules
+from .rules import HERE, SHA256, VERSION, Rule, apply_rules
 from .store import Store
 from .toolchain import Toolchain, find_toolchain
 
@@ -30,7 +30,7 @@ _STOOD_IN = ("nccl_static", "numa")
 """Libraries that BytePS links by name, although the stand-in headers define their functions inline."""
 
 
-def install(store: Store, console: Console, release: Release = NEWEST) -> Path:
+def install(store: Store, console: Console) -> Path:
     """Install BytePS into the running interpreter's environment, and build it first unless the store has it.
 
     Returns the wheel. Raises UserError if the machine lacks something, the build fails, or another BytePS is installed.
@@ -43,8 +43,8 @@ def install(store: Store, console: Console, release: Release = NEWEST) -> Path:
         )
     toolchain = find_toolchain()
     parts = frameworks(toolchain)
-    engine = f"BytePS {release.version} ({', '.join(parts)})"
-    wheel = provide(store, toolchain, console, release=release)
+    engine = f"BytePS {VERSION} ({', '.join(parts)})"
+    wheel = provide(store, toolchain, console)
     if installed == wheel:
         console.print(f"engine: {engine} is installed")
         return wheel
@@ -56,34 +56,32 @@ def install(store: Store, console: Console, release: Release = NEWEST) -> Path:
     return wheel
 
 
-def provide(
-    store: Store, toolchain: Toolchain, console: Console, rules: Sequence[Rule] = RULES, release: Release = NEWEST
-) -> Path:
-    """Return the wheel of `release` for this interpreter and machine, edited by `rules`. Build it unless it is stored.
+def provide(store: Store, toolchain: Toolchain, console: Console, rules: Sequence[Rule] = RULES) -> Path:
+    """Return the wheel of BytePS for this interpreter and machine, edited by `rules`. Build it unless it is stored.
 
     Raises UserError if the source cannot be fetched, an edit does not fit it, or it does not compile.
     """
-    key = key_of(toolchain, rules, release)
+    key = key_of(toolchain, rules)
     with store.locked():
         wheel = store.wheel(key)
         if wheel is None:
-            source = fetch(store, console, release)
+            source = fetch(store, console)
             with store.workplace() as workplace:
-                wheel = store.keep(build(source, release, rules, toolchain, workplace, store.log, console), key)
+                wheel = store.keep(build(source, rules, toolchain, workplace, store.log, console), key)
     return wheel
 
 
-def fetch(store: Store, console: Console, release: Release = NEWEST) -> Path:
+def fetch(store: Store, console: Console, sha256: str = SHA256) -> Path:
     """Return BytePS's source release, from the store or PyPI. Accept only the file for which the rules were written.
 
     pip runs a source's setup.py to read its metadata. So it also gets the digest, which it checks before that.
     """
-    source = store.source / f"byteps-{release.version}.tar.gz"
+    source = store.source / f"byteps-{VERSION}.tar.gz"
     if not source.is_file():
-        console.print(f"engine: fetching the source of BytePS {release.version}")
+        console.print(f"engine: fetching the source of BytePS {VERSION}")
         with store.workplace() as workplace:
             wanted = workplace / "requirements.txt"
-            wanted.write_text(f"byteps=={release.version} --hash=sha256:{release.sha256}\n", encoding="utf-8")
+            wanted.write_text(f"byteps=={VERSION} --hash=sha256:{sha256}\n", encoding="utf-8")
             _pip(
                 *("download", "--no-deps", "--no-build-isolation", "--no-binary", "byteps", "--require-hashes"),
                 *("--dest", str(workplace), "--requirement", str(wanted)),
@@ -91,26 +89,20 @@ def fetch(store: Store, console: Console, release: Release = NEWEST) -> Path:
             )
             store.source.mkdir(exist_ok=True)
             (workplace / source.name).replace(source)
-    if hashlib.sha256(source.read_bytes()).hexdigest() != release.sha256:
+    if hashlib.sha256(source.read_bytes()).hexdigest() != sha256:
         source.unlink()
         raise UserError(f"engine: {source.name} is not the file that was published; it has been removed, try again")
     return source
 
 
 def build(
-    source: Path,
-    release: Release,
-    rules: Sequence[Rule],
-    toolchain: Toolchain,
-    workplace: Path,
-    log: Path,
-    console: Console,
+    source: Path, rules: Sequence[Rule], toolchain: Toolchain, workplace: Path, log: Path, console: Console
 ) -> Path:
     """Build the wheel of the edited source in `workplace`, and return its path. The tools' output goes to `log`."""
     shutil.unpack_archive(source, workplace)
-    tree = workplace / f"byteps-{release.version}"
-    apply_rules(release.fitted(rules), tree)
-    shutil.copy(HERE / "build_hooks.py", tree / release.hooks)
+    tree = workplace / f"byteps-{VERSION}"
+    apply_rules(rules, tree)
+    shutil.copy(HERE / "build_hooks.py", tree / "pre_setup_local.py")
     _lay_out_zmq(toolchain, tree / "3rdparty" / "ps-lite" / "deps")
     environment = {
         **os.environ,

@@ -80,8 +80,8 @@ def _wheels(version: str) -> tuple[_Wheel, ...]:
     )
 
 
-def with_cuda(toolchain: Toolchain, expected: str | None = None) -> Toolchain:
-    """Return the same tools for a CUDA build, which has only PyTorch's part. `expected`: CUDA that torch must have.
+def with_cuda(toolchain: Toolchain) -> Toolchain:
+    """Return the same tools for a CUDA build, which has only PyTorch's part.
 
     Raises UserError, with one line that says what is missing and how to install it.
     """
@@ -92,11 +92,6 @@ def with_cuda(toolchain: Toolchain, expected: str | None = None) -> Toolchain:
         raise UserError(
             f"engine: torch {toolchain.torch} was built without CUDA, which a CUDA build of BytePS needs:"
             " pip install --force-reinstall torch"
-        )
-    if expected is not None and not f"{version}.".startswith(f"{expected}."):
-        raise UserError(
-            f"engine: --cuda-version is {expected}, but this torch was built for CUDA {version}; install a torch for"
-            f" CUDA {expected}, or leave the option out"
         )
     cuda = find_cuda(version)
     tools.install_missing(missing_packages)

@@ -11,7 +11,7 @@ import platform
 import sysconfig
 from collections.abc import Sequence
 
-from .rules import HERE, NEWEST, Release, Rule, rules_of
+from .rules import HERE, SHA256, VERSION, Rule, rules_of
 from .toolchain import Toolchain
 
 RULES = rules_of()
@@ -31,16 +31,16 @@ def build_environment(toolchain: Toolchain) -> dict[str, str]:
     return {switch.format("" if name in wanted else "OUT"): "1" for name, switch in PARTS.items()}
 
 
-def key_of(toolchain: Toolchain, rules: Sequence[Rule] = RULES, release: Release = NEWEST) -> str:
+def key_of(toolchain: Toolchain, rules: Sequence[Rule] = RULES) -> str:
     """Return sixteen hexadecimal digits that differ between wheels that are not interchangeable.
 
-    They cover this package, the interpreter, the tools, the release, and those of the `rules` that apply to it.
+    They cover this package, the interpreter, the tools, the release, and the `rules`.
     """
     cuda = toolchain.cuda
     sources = [*(() if cuda else sorted((HERE / "include").glob("*.h"))), HERE / "build_hooks.py"]
     ingredients = {
-        "byteps": f"{release.version} {release.sha256}",
-        "rules": [(rule.file, rule.old, rule.new, rule.count) for rule in release.fitted(rules)],
+        "byteps": f"{VERSION} {SHA256}",
+        "rules": [(rule.file, rule.old, rule.new, rule.count) for rule in rules],
         "own_sources": {source.name: source.read_text(encoding="utf-8") for source in sources},
         "parts": build_environment(toolchain),
         "python": f"{platform.python_version()} {sysconfig.get_config_var('SOABI')}",

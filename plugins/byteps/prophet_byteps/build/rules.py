@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,10 @@ else:
     import tomli as tomllib
 
 HERE = Path(__file__).parent
+VERSION = "0.2.5.post15"
+"""BytePS's newest release on PyPI. The rules are written for its source."""
+SHA256 = "9d6a3c5be4c4b5a172739744bb32725c433f9a9f63794e1885e7376ff4eea99f"
+"""Digest of its source archive."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,8 @@ class Correction:
 
     `name` is that of its section in docs/corrections.md. `effect` is the fault's effect on a job, in half a line.
     `parts` are the parts of BytePS that have the fault, by folder. A part's file contains `seen_by` if it has the code
-    in question; if `tells`, a file without it certainly does not have the fault. The mark is left in `file` after the
-    line `marked_after`; a fault of a script needs no mark, since the corrected text can be read.
+    in question. The mark is left in `file` after the line `marked_after`; a fault of a script needs no mark, since the
+    corrected text can be read.
     """
 
     name: str
@@ -67,7 +71,6 @@ class Correction:
     seen_by: bytes
     file: str
     marked_after: str = ""
-    tells: bool = False
 
     @property
     def mark(self) -> str:
@@ -82,28 +85,6 @@ class Correction:
         visible = '__attribute__((used, weak, visibility("default")))'
         text = f'{self.marked_after}extern "C" {visible} void {self.mark}() {{}}\n'
         return (*self.rules, Rule(self.file, self.marked_after, text))
-
-
-@dataclass(frozen=True)
-class Release:
-    """A source archive: its version, its digest, and how rules are adapted to it.
-
-    `instead` changes fields of a rule, named by its file and old text; `count` 0 drops the rule. `without` names
-    corrections of faults that the release does not have. `hooks` is the file from which its setup.py takes hooks.
-    """
-
-    version: str
-    sha256: str
-    instead: Sequence[dict[str, Any]] = ()
-    without: Sequence[str] = ()
-    hooks: str = "pre_setup.py"
-
-    def fitted(self, rules: Sequence[Rule]) -> tuple[Rule, ...]:
-        """Return `rules` adapted to this release."""
-        left_out = {rule for fault in CORRECTIONS if fault.name in self.without for rule in fault.all_rules}
-        changes = {(one["file"], one["old"]): one["by"] for one in self.instead}
-        fitted = (replace(rule, **changes.get((rule.file, rule.old), {})) for rule in rules if rule not in left_out)
-        return tuple(rule for rule in fitted if rule.count > 0)
 
 
 def _read(name: str) -> Any:
@@ -134,8 +115,6 @@ COMPATIBILITY = _rules(_read("compatibility")["edits"]) + _rules(_CUDA["edits"],
 _CORRECTIONS = _read("corrections")
 CORRECTIONS = tuple(map(_correction, _CORRECTIONS["correction"]))
 _CUDA_CORRECTIONS = _rules(_CUDA["corrections"], "cuda")
-RELEASES = {row["version"]: Release(**row) for row in _read("releases")["release"]}
-NEWEST = next(iter(RELEASES.values()))
 
 
 def rules_of(corrected: bool = True, cuda: bool = False) -> tuple[Rule, ...]:
@@ -148,13 +127,6 @@ def rules_of(corrected: bool = True, cuda: bool = False) -> tuple[Rule, ...]:
         rules += (rule for rule in COMPATIBILITY if rule.only == "cuda")
         rules += _CUDA_CORRECTIONS if corrected else ()
     return tuple(rules)
-
-
-def release_of(version: str) -> Release:
-    """Return the release called `version`. Raises UserError if there are no rules for it."""
-    if version not in RELEASES:
-        raise UserError(f"engine: there are no rules for BytePS {version}; known: {', '.join(sorted(RELEASES))}")
-    return RELEASES[version]
 
 
 def apply_rules(rules: Sequence[Rule], source: Path) -> None:

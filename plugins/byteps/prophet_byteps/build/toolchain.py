@@ -14,7 +14,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,13 +55,6 @@ class Toolchain:
     """Version of the installed MXNet; None if there is none."""
     cuda: Cuda | None = None
     """CUDA to build against; None for a CPU build."""
-
-    def alone(self, framework: str) -> Toolchain:
-        """Return the toolchain for `framework` ("torch", "mxnet") only. Raises UserError if it is not installed."""
-        alone = replace(self, mxnet=None) if framework == "torch" else replace(self, torch=None)
-        if alone.torch is None and alone.mxnet is None:
-            raise UserError(f"engine: --framework {framework}: it is not installed in this Python")
-        return alone
 
 
 def find_toolchain() -> Toolchain:

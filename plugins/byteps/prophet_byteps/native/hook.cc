@@ -78,8 +78,7 @@ struct Hook {
   EntryLayout layout;
   std::atomic<bool> attached{false};  // the originals are known
   std::atomic<bool> active{false};    // scheduling is on
-  std::atomic<bool> by_priority{false};
-  std::atomic<bool> one_way{false};  // tasks may go one way only
+  std::atomic<bool> one_way{false};   // tasks may go one way only
   Signal stage_signal[kStages];
   Signal group_signal;
   Signal completed;
@@ -107,17 +106,13 @@ void begin_anew_in_child() {
   own.layout = parents.layout;
   own.plans = parents.plans;
   own.plan = parents.plan;
-  own.by_priority = parents.by_priority.load();
   own.one_way = parents.one_way.load();
   own.attached = parents.attached.load();
   own.active = parents.active.load();
 }
 
 // Return BytePS's own queue for a stage; null if there is none.
-BytePSScheduledQueue* queue_of(Stage stage) {
-  int number = hook().layout.number_of(stage);
-  return number >= 0 ? originals.queue_of(number) : nullptr;
-}
+BytePSScheduledQueue* queue_of(Stage stage) { return originals.queue_of(static_cast<int>(stage)); }
 
 // Return `queue`, a `this` that may be null if BytePS has deleted its queues. The compiler assumes that `this` is never
 // null, so the value is hidden from it.
@@ -153,12 +148,10 @@ void wake_lanes() {
 
 EntryFields fields_of(const Entry& entry) { return read_entry(entry.get(), hook().layout); }
 
+// A front end gives gradient i the priority -(i + 1).
 uint32_t gradient_of(const EntryFields& fields) {
-  if (hook().by_priority) {
-    return fields.priority < 0 ? static_cast<uint32_t>(-(fields.priority + 1))
-                               : fields.declared_key() | kUnprofiledGradient;
-  }
-  return fields.declared_key();
+  return fields.priority < 0 ? static_cast<uint32_t>(-(fields.priority + 1))
+                             : fields.declared_key() | kUnprofiledGradient;
 }
 
 // Record an event of a task. The caller holds the lock.
@@ -348,7 +341,7 @@ namespace common {
 
 BytePSScheduledQueue::BytePSScheduledQueue(QueueType type) {
   originals.construct(this, type);
-  Stage stage = hook().layout.stage_of(type);
+  Stage stage = static_cast<Stage>(type);
   if (stage != Stage::kPush && stage != Stage::kPull) return;
   forget_all();
   hook().partitions.turn_off();
@@ -467,11 +460,9 @@ void prophet_hook_layouts(prophet_layouts* out) {
   *out = prophet_layouts{kEventVersion, sizeof(Event), kPlanVersion, kMostInFlight};
 }
 
-// Flags for the differences between BytePS's libraries, which their exported names show.
-enum { kOldStrings = 1, kWithoutCompression = 2 };
-
-// Find BytePS's own functions in its loaded library. Returns 0, or -1 with the reason in `why`.
-int prophet_hook_attach(const char* library, int core, double watchdog_s, char* why, size_t why_bytes) {
+// Find BytePS's own functions in its loaded library, which has the old or the new C++ ABI of strings. Returns 0, or -1
+// with the reason in `why`.
+int prophet_hook_attach(const char* library, int old_strings, double watchdog_s, char* why, size_t why_bytes) {
   Hook& h = hook();
   void* handle = dlopen(library, RTLD_NOLOAD | RTLD_LAZY);
   if (handle == nullptr) {
@@ -485,8 +476,7 @@ int prophet_hook_attach(const char* library, int core, double watchdog_s, char* 
       return -1;
     }
   }
-  h.layout.name_bytes = core & kOldStrings ? 8 : 32;
-  h.layout.compresses = (core & kWithoutCompression) == 0;
+  h.layout.name_bytes = old_strings ? 8 : 32;
   h.queue = std::make_unique<TwoLaneQueue>(watchdog_s, kMostInFlight);
   h.push = std::make_unique<Lane>(QueueKind::kPush, *h.queue);
   h.pull = std::make_unique<Lane>(QueueKind::kPull, *h.queue);
@@ -504,8 +494,6 @@ void prophet_hook_step_aside(const char* why) {
   std::lock_guard<std::mutex> lock(hook().mutex);
   if (hook().attached) step_aside(why);
 }
-
-void prophet_hook_identity(int by_priority) { hook().by_priority = by_priority != 0; }
 
 // Take up a plan, encoded as in plan_codec.h. Returns its number in the event record. If the plan cannot be taken up,
 // keeps the old one and returns -1, with one line in `why`.

@@ -1,10 +1,9 @@
 // Layout of BytePS's memory as far as the hook needs it: the fields of a TensorTableEntry, and the numbers of stages.
 //
 // Rule of this file: facts about BytePS's binary interface, and safe ways to read its memory. The offsets follow from
-// the order of the members in BytePS's common.h. The part that the hook reads is the same in 0.2.5 and all earlier
-// releases. std::string has 32 bytes in the new C++ ABI and 8 in the old one, and everything after the name shifts
-// accordingly. 0.2.5 added compression, and thereby two stages. A library's exported names tell which ABI and stages it
-// has (plugins/byteps/prophet_byteps/library.py).
+// the order of the members in BytePS's common.h. std::string has 32 bytes in the new C++ ABI and 8 in the old one, and
+// everything after the name shifts accordingly. A library's exported names tell which ABI and stages it has
+// (plugins/byteps/prophet_byteps/library.py).
 #pragma once
 
 #include <sys/uio.h>
@@ -37,20 +36,6 @@ inline constexpr int kStages = static_cast<int>(Stage::kCount);
 
 struct EntryLayout {
   size_t name_bytes = 32;  // sizeof(std::string): 32 in the new ABI, 8 in the old
-  bool compresses = true;  // has the stages COMPRESS and DECOMPRESS
-
-  // Return BytePS's number for a stage; negative if this BytePS does not have the stage.
-  int number_of(Stage stage) const {
-    int number = static_cast<int>(stage);
-    if (compresses) return number;
-    if (stage == Stage::kCompress || stage == Stage::kDecompress) return -1;
-    return number - (stage > Stage::kCompress) - (stage > Stage::kDecompress);
-  }
-  Stage stage_of(int number) const {
-    int stage = 0;
-    while (stage < kStages && number_of(static_cast<Stage>(stage)) != number) ++stage;
-    return static_cast<Stage>(stage);
-  }
 
   size_t key() const { return name_bytes; }
   size_t priority() const { return name_bytes + 48; }
@@ -143,7 +128,7 @@ inline const char* why_insane(const void* entry, const EntryLayout& layout, Stag
   if (count < 1 || count > kStages) return "an impossible list of stages";
   int first;
   if (!read_safely(stages[0], &first, sizeof(first))) return "a list of stages that cannot be read";
-  if (first != layout.number_of(stage)) return "a list of stages that does not begin with its queue";
+  if (first != static_cast<int>(stage)) return "a list of stages that does not begin with its queue";
   return nullptr;
 }
 

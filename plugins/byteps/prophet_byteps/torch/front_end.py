@@ -59,7 +59,6 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
 
         return Engine(bps, agreement, board)
 
-    hook.set_identity("priority")
     _finish_before_shutdown(bps, engine)
 
     @functools.wraps(original)

@@ -74,7 +74,6 @@ class AsynchronousAgent:
         if self._hook is not None and self._library is not None:
             try:
                 self._hook.attach(self._library, self.settings.watchdog_s)
-                self._hook.set_identity("priority")
                 # In order of arrival: all of an update is needed at once.
                 self._hook.set_plan(Plan(policy=names.MLFABRIC))
                 if not self._hook.go_one_way():

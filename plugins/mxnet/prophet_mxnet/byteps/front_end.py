@@ -39,10 +39,9 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from prophet_byteps import agreement, hook, partition
+from prophet_byteps import agreement, partition
 from prophet_byteps.cutting import CutBoard, CutControl
 from prophet_byteps.iterations import OptimizerIterations
-from prophet_byteps.library import UNKNOWN_TRAINER
 from prophet_mxnet.byteps.ending import wait_for_mxnet_first
 from prophet_mxnet.byteps.exchange import watched
 from prophet_mxnet.byteps.names import Names
@@ -64,8 +63,7 @@ def install(bps: Any, fusion: bool = True, agreement: Any = agreement, board: Cu
     """
     trainer = bps.DistributedTrainer
     if not hasattr(bps, "Compression") or "step" not in vars(trainer):
-        raise RuntimeError(UNKNOWN_TRAINER)
-    hook.set_identity("priority")
+        raise RuntimeError("in MXNet a BytePS without compression, as before 0.2.5, scales gradients differently")
     _FrontEnd(bps, agreement, board).put_in_place()
 
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from prophet_byteps.build import __main__ as command
 from prophet_byteps.build import build, build_hooks, recipe, toolchain
 from prophet_byteps.build.recipe import RULES, key_of
-from prophet_byteps.build.rules import CORRECTIONS, NEWEST, RELEASES, Release, Rule, apply_rules, release_of, rules_of
+from prophet_byteps.build.rules import VERSION, Rule, apply_rules, rules_of
 from prophet_byteps.build.store import Store
 from prophet_scheduler.core.errors import UserError
 from support.engine_builds import TOOLS, compile_nothing
@@ -67,47 +67,9 @@ def test_the_key_depends_on_everything_that_shapes_the_wheel(monkeypatch: pytest
     ]
     keys = {key_of(dataclasses.replace(TOOLS, **change)) for change in changes}
     keys |= {key_of(TOOLS, [*RULES, RULE]), key_of(TOOLS, RULES[1:])}
-    keys |= {key_of(TOOLS, release=release) for release in RELEASES.values() if release is not NEWEST}
     monkeypatch.setattr(recipe, "PARTS", {})
     keys.add(key_of(TOOLS))
-    assert len(keys | {key}) == 10 + len(RELEASES)
-
-
-def test_rules_are_fitted_to_a_release() -> None:
-    gone, other, older = (Rule("gone.h", text, "y") for text in ("gone", "other", "older"))
-    changes: dict[tuple[str, str], dict[str, object]] = {
-        ("a/b.h", "old"): {"count": 3},
-        ("gone.h", "gone"): {"count": 0},
-        ("gone.h", "other"): {"old": "another"},
-    }
-    instead = [{"file": file, "old": old, "by": by} for (file, old), by in changes.items()]
-    fault = CORRECTIONS[0]
-    release = Release("0.1", "", instead, without=(fault.name,))
-    fitted = release.fitted([RULE, gone, other, older, *fault.all_rules])
-    assert fitted == (dataclasses.replace(RULE, count=3), dataclasses.replace(other, old="another"), older)
-
-
-@pytest.mark.parametrize("release", RELEASES.values(), ids=lambda release: str(release.version))
-def test_what_a_release_says_of_a_rule_is_about_one_that_there_is(release: Release) -> None:
-    assert {(one["file"], one["old"]) for one in release.instead} <= {(rule.file, rule.old) for rule in RULES}
-    assert set(release.without) <= {fault.name for fault in CORRECTIONS}
-    archive = Store.of_user().source / f"byteps-{release.version}.tar.gz"
-    if archive.is_file():
-        assert hashlib.sha256(archive.read_bytes()).hexdigest() == release.sha256
-
-
-def test_a_release_without_rules_is_named_with_those_that_have_some(capsys: pytest.CaptureFixture[str]) -> None:
-    assert release_of("0.2.4").version == "0.2.4"
-    for words in (["install"], ["build"], ["path", "--uncorrected"]):
-        assert command.main([*words, "--release", "0.2.3"]) == 2
-        line = "prophet: engine: there are no rules for BytePS 0.2.3; known: 0.2.4, 0.2.5.post1, 0.2.5.post15\n"
-        assert capsys.readouterr().err == line
-
-
-def test_a_part_alone_needs_its_framework() -> None:
-    assert TOOLS.alone("torch") == dataclasses.replace(TOOLS, mxnet=None)
-    with pytest.raises(UserError, match="--framework mxnet: it is not installed"):
-        dataclasses.replace(TOOLS, mxnet=None).alone("mxnet")
+    assert len(keys | {key}) == 11
 
 
 @pytest.mark.parametrize(
@@ -127,7 +89,7 @@ def test_parts_are_built_for_the_frameworks_that_are_there(
     assert recipe.build_environment(tools) == dict.fromkeys(names, "1")
 
 
-def test_without_a_framework_or_build_tools_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_frameworks_and_build_tools_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(package: str) -> str:
         raise importlib.metadata.PackageNotFoundError(package)
 
@@ -142,7 +104,7 @@ def test_every_part_that_was_built_is_imported_in_a_process_of_its_own(
     imported: list[str] = []
     monkeypatch.setattr(build, "_installed_from", lambda: None)
     monkeypatch.setattr(build, "find_toolchain", lambda: TOOLS)
-    monkeypatch.setattr(build, "provide", lambda *_, release: tmp_path / "byteps.whl")
+    monkeypatch.setattr(build, "provide", lambda *_: tmp_path / "byteps.whl")
     monkeypatch.setattr(build, "_pip", lambda *_, failure: None)
 
     def run(command: list[str], env: dict[str, str], **_: object) -> subprocess.CompletedProcess[str]:
@@ -200,9 +162,8 @@ def test_the_uncorrected_engine_has_a_key_and_a_command_of_its_own(
     built = compile_nothing(monkeypatch, tmp_path)
     assert command.main(["path", "--uncorrected"]) == 2
     assert capsys.readouterr().err.endswith("run: python -m prophet_byteps.build build --uncorrected\n")
-    assert command.main(["path", "--framework", "torch", "--release", "0.2.4"]) == 2
-    line = "run: python -m prophet_byteps.build build --framework torch --release 0.2.4\n"
-    assert capsys.readouterr().err.endswith(line)
+    assert command.main(["path"]) == 2
+    assert capsys.readouterr().err.endswith("run: python -m prophet_byteps.build install\n")
     for options in ([], ["--uncorrected"], ["--uncorrected"]):
         assert command.main(["build", *options]) == 0
     corrected, uncorrected, again = capsys.readouterr().out.splitlines()  # the paths and nothing else
@@ -236,28 +197,27 @@ def test_a_wheel_is_kept_under_its_key_and_leftovers_go(tmp_path: Path) -> None:
 def test_a_source_that_is_not_the_published_one_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path)
     store.source.mkdir()
-    archive = store.source / f"byteps-{NEWEST.version}.tar.gz"
+    archive = store.source / f"byteps-{VERSION}.tar.gz"
     archive.write_bytes(b"something else")
     with pytest.raises(UserError, match="not the file that was published; it has been removed"):
         build.fetch(store, QUIET)
     assert not archive.exists()
     archive.write_bytes(b"the release")
-    release = dataclasses.replace(NEWEST, sha256=hashlib.sha256(b"the release").hexdigest())
-    assert build.fetch(store, QUIET, release) == archive
+    assert build.fetch(store, QUIET, hashlib.sha256(b"the release").hexdigest()) == archive
 
 
 def archived(folder: Path, files: dict[str, str]) -> bytes:
-    archive = folder / f"byteps-{NEWEST.version}.tar.gz"
+    archive = folder / f"byteps-{VERSION}.tar.gz"
     with tarfile.open(archive, "w:gz") as packed:
         for name, text in files.items():
-            entry = tarfile.TarInfo(f"byteps-{NEWEST.version}/{name}")
+            entry = tarfile.TarInfo(f"byteps-{VERSION}/{name}")
             entry.size = len(text)
             packed.addfile(entry, io.BytesIO(text.encode()))
     return archive.read_bytes()
 
 
 @pytest.mark.parametrize("way", ["setup.py, with its digest from the index", "a backend of its own", "right"])
-def test_nothing_of_a_source_runs_before_its_digest_is_checked(
+def test_a_source_runs_only_after_its_digest_was_checked(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable in [name for name in os.environ if name.startswith("PIP_")]:
@@ -267,8 +227,8 @@ def test_nothing_of_a_source_runs_before_its_digest_is_checked(
     index.mkdir(parents=True)
     runs = f"open({str(mark)!r}, 'w').close()\n"
     files = {
-        "setup.py": runs + f"from setuptools import setup\nsetup(name='byteps', version='{NEWEST.version}')\n",
-        "PKG-INFO": f"Metadata-Version: 1.0\nName: byteps\nVersion: {NEWEST.version}\n",
+        "setup.py": runs + f"from setuptools import setup\nsetup(name='byteps', version='{VERSION}')\n",
+        "PKG-INFO": f"Metadata-Version: 1.0\nName: byteps\nVersion: {VERSION}\n",
     }
     if way == "a backend of its own":
         project = "[build-system]\nrequires = []\nbuild-backend = 'own'\nbackend-path = ['.']\n"
@@ -276,7 +236,7 @@ def test_nothing_of_a_source_runs_before_its_digest_is_checked(
     content = archived(index, files)
     digest = hashlib.sha256(content).hexdigest()
     if way.startswith("setup.py"):
-        name = f"byteps-{NEWEST.version}.tar.gz"
+        name = f"byteps-{VERSION}.tar.gz"
         (index / "index.html").write_text(f'<a href="{name}#sha256={digest}">{name}</a>')
         monkeypatch.setenv("PIP_INDEX_URL", index.parent.as_uri())
     else:
@@ -285,8 +245,7 @@ def test_nothing_of_a_source_runs_before_its_digest_is_checked(
     store = Store(tmp_path / "store")
     store.root.mkdir()
     if way == "right":
-        release = dataclasses.replace(NEWEST, sha256=digest)
-        assert build.fetch(store, QUIET, release).read_bytes() == content
+        assert build.fetch(store, QUIET, digest).read_bytes() == content
         assert mark.exists(), "pip has asked it for its metadata: the other ways show something"
         return
     with pytest.raises(UserError, match=r"the source of BytePS cannot be fetched: .*DO NOT MATCH THE HASHES") as error:

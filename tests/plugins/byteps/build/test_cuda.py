@@ -17,7 +17,7 @@ from prophet_byteps.build import __main__ as command
 from prophet_byteps.build import build, cuda, recipe, rules, toolchain
 from prophet_byteps.build.cuda import Cuda, find_cuda, with_cuda
 from prophet_byteps.build.recipe import RULES, key_of
-from prophet_byteps.build.rules import NEWEST, apply_rules, rules_of
+from prophet_byteps.build.rules import VERSION, apply_rules, rules_of
 from prophet_byteps.build.store import Store
 from prophet_scheduler.core.errors import UserError
 from support.engine_builds import TOOLS, compile_nothing
@@ -107,20 +107,16 @@ def test_torch_is_asked_for_its_cuda_without_being_imported(
 
 
 @pytest.mark.parametrize(
-    ("torch", "version", "expected", "said"),
+    ("torch", "said"),
     [
-        ("2.13.0+cpu", None, None, r"torch 2.13.0\+cpu was built without CUDA, .* --force-reinstall torch"),
-        (None, None, None, "has only its PyTorch part and needs torch: pip install torch"),
-        ("2.13.0", "13.0", "12", "--cuda-version is 12, but this torch was built for CUDA 13.0"),
-        ("2.13.0", "13.0", "1", "--cuda-version is 1, but"),
+        ("2.13.0+cpu", r"torch 2.13.0\+cpu was built without CUDA, .* --force-reinstall torch"),
+        (None, "has only its PyTorch part and needs torch: pip install torch"),
     ],
 )
-def test_a_torch_that_does_not_fit_is_one_line(
-    torch: str | None, version: str | None, expected: str | None, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cuda, "torch_cuda", lambda: version)
+def test_a_torch_that_does_not_fit_is_one_line(torch: str | None, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "torch_cuda", lambda: None)
     with pytest.raises(UserError, match=said):
-        with_cuda(dataclasses.replace(TOOLS, torch=torch), expected)
+        with_cuda(dataclasses.replace(TOOLS, torch=torch))
 
 
 @pytest.fixture
@@ -132,14 +128,13 @@ def cuda_13(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "find_library", Path)
 
 
-@pytest.mark.parametrize("expected", [None, "13", "13.0"])
-def test_a_cuda_build_is_of_pytorchs_part_alone(expected: str | None, cuda_13: None) -> None:
-    tools = with_cuda(TOOLS, expected)
+def test_a_cuda_build_is_of_pytorchs_part_alone(cuda_13: None) -> None:
+    tools = with_cuda(TOOLS)
     assert tools == dataclasses.replace(TOOLS, mxnet=None, cuda=CUDA)
     assert recipe.frameworks(tools) == ("torch",)
 
 
-def test_without_libnuma_it_says_what_to_install(cuda_13: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_libnuma_is_named(cuda_13: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toolchain, "has_header", lambda name: False)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(UserError, match=r"lacks libnuma-dev; .*: apt-get install libnuma-dev"):
@@ -157,11 +152,11 @@ def test_its_rules_are_those_of_the_cpu_build_but_for_what_is_for_a_cpu() -> Non
 
 @pytest.mark.parametrize("corrected", [True, False], ids=["corrected", "uncorrected"])
 def test_its_rules_fit_the_release(corrected: bool, tmp_path: Path) -> None:
-    archive = Store.of_user().source / f"byteps-{NEWEST.version}.tar.gz"
+    archive = Store.of_user().source / f"byteps-{VERSION}.tar.gz"
     if not archive.is_file():
         pytest.skip("the source of BytePS has not been fetched: python -m prophet_byteps.build install")
     shutil.unpack_archive(archive, tmp_path)
-    tree = tmp_path / f"byteps-{NEWEST.version}"
+    tree = tmp_path / f"byteps-{VERSION}"
     apply_rules(rules_of(corrected, cuda=True), tree)
     texts = {file: (tree / "byteps" / file).read_text(encoding="utf-8") for file in FILES_OF_CUDA}
     assert not [file for file, text in texts.items() if "THC.h" in text]
@@ -193,18 +188,13 @@ def test_it_has_commands_of_its_own(
     built = compile_nothing(monkeypatch, tmp_path)
     assert command.main(["path", "--cuda", "--uncorrected"]) == 2
     assert capsys.readouterr().err.endswith("run: python -m prophet_byteps.build build --cuda --uncorrected\n")
-    for options in ([], ["--cuda"], ["--cuda", "--uncorrected"], ["--cuda", "--cuda-version", "13"]):
+    for options in ([], ["--cuda"], ["--cuda", "--uncorrected"], ["--cuda"]):
         assert command.main(["build", *options]) == 0
     of_cpu, of_cuda, uncorrected, again = capsys.readouterr().out.splitlines()
     assert len({of_cpu, of_cuda, uncorrected}) == 3
     assert again == of_cuda
     tools = dataclasses.replace(TOOLS, mxnet=None, cuda=CUDA)
     assert built == [(RULES, TOOLS), (RULES_OF_CUDA, tools), (rules_of(corrected=False, cuda=True), tools)]
-    assert command.main(["build", "--cuda", "--cuda-version", "12"]) == 2
-    assert capsys.readouterr().err.startswith("prophet: engine: --cuda-version is 12")
-    with pytest.raises(SystemExit):
-        command.main(["build", "--cuda-version", "13"])
-    assert "--cuda-version goes with --cuda" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +218,7 @@ def test_it_compiles_and_is_imported_without_a_gpu(unpacked: Path) -> None:
     )
     environ = clean_environ() | {"PYTHONPATH": search_path(unpacked)}
     done = subprocess.run([sys.executable, "-c", program], env=environ, cwd="/", capture_output=True, text=True)
-    said = f"True True BytePS {NEWEST.version} (torch, new C++ ABI)\n"
+    said = f"True True BytePS {VERSION} (torch, new C++ ABI)\n"
     assert (done.returncode, done.stdout) == (0, said), done.stderr
 
 

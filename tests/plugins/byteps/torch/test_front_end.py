@@ -102,7 +102,6 @@ def test_step_returns_while_gradients_fly_and_forward_waits_layer_by_layer(netwo
 
 def test_priorities_names_and_declarations(network: Network) -> None:
     _, _, model, optimizer = pair(network)
-    assert network.identity == "priority"
     assert network.declared == [f"prophet.block.0.{number}" for number in range(16)]
     ids = {name: -priority - 1 for name, priority in network.pushed}
     assert [ids[name] for name in network.declared] == [*range(8), *range(8)], "first keys in a row, then second ones"

@@ -119,7 +119,7 @@ def test_a_tensor_has_a_size_where_its_first_push_has_a_priority(loaded: FakeHoo
     assert ops.poll(1) == 3
 
 
-def test_where_one_worker_cannot_cut_so_none_does(loaded: FakeHook, agree: Callable[..., None]) -> None:
+def test_no_worker_has_sizes_if_one_cannot(loaded: FakeHook, agree: Callable[..., None]) -> None:
     for other, apart in (((0, 0), True), ((1, 0), False)):
         loaded.sizes_apart = apart
         pushes = OwnPushes(ops := ops_of_byteps([]))

@@ -16,7 +16,7 @@ mx = pytest.importorskip("mxnet")
 
 from mxnet.base import _LIB, check_call
 
-from prophet_byteps import agreement, hook, partition
+from prophet_byteps import agreement, partition
 from prophet_byteps.cutting import CutBoard
 from prophet_mxnet.byteps import exchange, front_end
 from prophet_scheduler.core.cut import RECUT_ROUNDS, Cut
@@ -92,12 +92,9 @@ def stock() -> Any:
 
 
 @pytest.fixture
-def bps(monkeypatch: pytest.MonkeyPatch) -> Any:
-    identities: list[str] = []
-    monkeypatch.setattr(hook, "set_identity", identities.append)
+def bps() -> Any:
     module = stand_in()
     front_end.install(module)
-    assert identities == ["priority"]
     return module
 
 
@@ -295,7 +292,6 @@ def cutting(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A front end whose blocks adapt."""
     group, size = Alone(), partition.Number(ctypes.c_uint32(4096), 4096)
     board = CutBoard(None, lambda sizes: Cut.uniform(4096))
-    monkeypatch.setattr(hook, "set_identity", lambda identity: None)
     monkeypatch.setattr(agreement, "active", lambda: group)
     monkeypatch.setattr(partition.Number, "of", lambda bps: size)
     module = stand_in()
@@ -418,7 +414,6 @@ def test_while_byteps_opens_keys_the_program_waits_for_others(stock: Any, monkey
         seen.append((name, bool(exchange._callers)))
 
     stock.byteps_push_pull = byteps_push_pull
-    monkeypatch.setattr(hook, "set_identity", lambda identity: None)
     front_end.install(stock)
     stock.byteps_push_pull(mx.nd.ones((2,)), name="parameter_0")
     Job(stock).train(1)
