@@ -78,15 +78,14 @@ class Decided:
 
     def value(self, agent: Any) -> Json:
         record, session = self.job.record, agent.session
-        done = record.decided
         return {
             "decisions": self.rows,
             "turns": self.job.control.turns,
             "now_s": round(self.job.now_s, 6),
-            "plans": [done.plans, done.why, None if done.predicted_s is None else f"{done.predicted_s:.9g}"],
+            "plans": [record.plans, record.why, None if record.predicted_s is None else f"{record.predicted_s:.9g}"],
             "predicted": [
                 f"{each:.9g}" if each else None
-                for each in (done.predicted.iteration_s, done.predicted.stock_iteration_s)
+                for each in (record.predicted.iteration_s, record.predicted.stock_iteration_s)
             ],
             "kept": [record.began_warm, record.kept_was_dropped],
             **described(session.arms, session.tuner_in_words),
