@@ -9,6 +9,8 @@ callbacks of the program find averages in `.grad`. Here the callback does not wa
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -38,6 +40,11 @@ HANDED_BACK: Mapping[str, str] = {
 """Methods that only torch's reducer has, each with the reason why a call gives the module back."""
 
 
+@functools.cache
+def _say_that_none_is_unused() -> None:
+    print("Warning:", texts.NONE_UNUSED, file=sys.stderr)  # As torch does, past Python's filters and once a process
+
+
 class LateReducer:
     """torch's Reducer as DistributedDataParallel's own methods call it; names and signatures are torch's.
 
@@ -60,6 +67,8 @@ class LateReducer:
         """End the forward pass. `outputs` is empty unless parameters may be unused."""
         self.rounds.forward_ends(outputs)
         self._logger.forward_ended()
+        if self.rounds.uses.found and not self.rounds.uses.unused:
+            _say_that_none_is_unused()
 
     def _delay_all_reduce(self) -> None:
         """Handle the end of the first backward pass of a static graph."""
