@@ -106,6 +106,7 @@ def on_a_device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Updates stay on the device, which is a mode here."""
     monkeypatch.setattr(program_state, "of_now", tuple)
     monkeypatch.setattr(program_state, "can_hold_later", lambda held: True)
+    monkeypatch.setattr(torch_references, "program_has_modes", lambda: False)
     yield
     forget()
 
