@@ -105,6 +105,18 @@ def test_a_long_delay_hides_neither_rate_nor_cost(at_once: int, sizes: tuple[int
     assert network.overhead_s < 2e-3
 
 
+def test_few_small_operations_on_a_long_delay_change_nothing_that_is_known() -> None:
+    """Their times are the delay's: the first bytes pass faster than the link's rate, so they seem to cost half."""
+    delay_s, rate, size = 0.04, 125e6, 512 << 10
+    monitor = SerialMonitor(Probe(4 << 10, delay_s))
+    for place, known_size in enumerate((2 << 20, 8 << 20, 4 << 20) * 4):
+        monitor.observe(delayed(24, delay_s, rate, 8, known_size, 4.0 * place))
+    before = known(monitor)
+    monitor.disregard(60.0)
+    monitor.observe(delayed(60, delay_s, 2 * rate, 3, size, 61.0))
+    assert known(monitor).bandwidth == before.bandwidth == pytest.approx(rate, rel=0.2)
+
+
 def in_halves(rounds: list[list[int]], overhead_s: float, rate: float, delay_s: float, at_once: int) -> NDArray[Any]:
     """Events as of gloo's all-reduce of two ranks: each sends one half, and the other once the first has come.
 

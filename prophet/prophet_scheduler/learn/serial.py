@@ -200,8 +200,15 @@ class SerialMonitor:
         return max(0.0, min(self._probe.seconds - self._probe.size_bytes * per_byte, least_s))
 
     def _of_one_size(self, rows: NDArray[np.float64]) -> tuple[float, float]:
-        """Return (overhead, seconds per byte) for operations of about one size."""
-        seconds, counts, sizes, _ = rows.T
+        """Return (overhead, seconds per byte) for operations of about one size.
+
+        With few of them in flight on a long delay, their times say more about the delay than about their cost. Then the
+        last result holds.
+        """
+        telling = rows[rows[:, 0] > rows[:, 3]]
+        if not len(telling) and self._fitted is not None:
+            return self._fitted.overhead_s, 1.0 / self._fitted.bandwidth
+        seconds, counts, sizes, _ = (telling if len(telling) else rows).T
         size = float(np.mean(sizes / counts))
         known_s = self._overhead_s or 0.0
         each_s = float(np.median(seconds / counts))
