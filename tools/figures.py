@@ -31,7 +31,7 @@ Pair: TypeAlias = tuple[ConvergenceResult | None, ConvergenceResult | None]
 STOCK, OURS = engines()["ddp"].stock, engines()["ddp"].called_here("prophet")
 """Names of unmodified DDP and of DDP under Prophet."""
 P10_TO_P90, OF_MEDIAN = 2.563, 1.2533
-"""Of a normal distribution: p90 - p10 in standard deviations; standard error of the median over that of the mean."""
+"""p90 - p10 in standard deviations, and the median's standard error over the mean's, of a normal distribution."""
 
 
 def joined(text: str) -> str:

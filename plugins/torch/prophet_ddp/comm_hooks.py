@@ -40,7 +40,7 @@ Future = torch.futures.Future
 
 @dataclass(frozen=True)
 class CommHook:
-    """How a hook of torch is applied. `half`: type to which gradients are rounded before the division; None for their
+    """Application of a hook of torch. `half`: type to which gradients are rounded before the division; None for their
     own type. `by_bucket`: the result depends on torch's buckets.
     """
 

@@ -8,12 +8,14 @@ clock, sizes bytes. An all-reduce is a push and its pull in one: it starts as a 
 from __future__ import annotations
 
 import enum
+import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from prophet_scheduler.core.events import EVENT_DTYPE, MOST_FORWARDS, EventKind, QueueKind
+from prophet_scheduler.forks import free_in_forks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,6 +29,7 @@ class Phase(enum.IntEnum):
     GATHER = 2
 
 
+MOST_EVENTS = 1 << 20
 _ROUND_END = 255
 """Kind of a mark between events: the end of a round."""
 _FIELDS = 5
@@ -47,6 +50,10 @@ class EventLog:
         self._forward_ends: deque[float] = deque(maxlen=MOST_FORWARDS)
         self.round_ends: list[float] = []
         """Ends of rounds, in order, up to the newest drained event: all their events have been drained."""
+        self._lock = free_in_forks(threading.Lock())
+        self._lost = 0
+        self._lost_before = 0
+        """Number of events missing between the last drained ones and the next."""
 
     def added(self, id: int, size_bytes: int, now: float) -> None:
         """Record that the block is complete."""
@@ -81,21 +88,34 @@ class EventLog:
 
     def drain(self) -> NDArray[Any]:
         """Return all events so far (EVENT_DTYPE), in order of time."""
+        with self._lock:
+            gap, self._lost_before, self._lost = self._lost_before, self._lost, 0
         count = len(self._numbers)
         numbers = np.array(self._numbers[:count], np.float64).reshape(-1, _FIELDS)
         del self._numbers[:count]
         numbers = numbers[np.argsort(numbers[:, 0], kind="stable")]
         ends = numbers[:, 3] == _ROUND_END
         self.round_ends = numbers[ends, 0].tolist()
-        return _events_of(numbers[~ends])
+        events = _events_of(numbers[~ends])
+        if gap and len(events):
+            events["gap"][0] = gap
+        elif gap:
+            with self._lock:
+                self._lost_before += gap
+        return events
 
     def drain_forward_ends(self) -> list[float]:
         """Return the times at which forward passes ended, in order. Call it after `drain`, or some may be missing."""
         return [self._forward_ends.popleft() for _ in range(len(self._forward_ends))]
 
     def _write(self, event: tuple[float, int, int, int, int]) -> None:
-        if self._open:
+        if not self._open:
+            return
+        if len(self._numbers) < MOST_EVENTS * _FIELDS:
             self._numbers.extend(event)
+        else:
+            with self._lock:
+                self._lost += 1
 
 
 def _events_of(numbers: NDArray[Any]) -> NDArray[Any]:

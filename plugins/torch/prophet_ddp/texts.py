@@ -56,6 +56,13 @@ UNDEFINED = (
 FIRST_UNSYNCED = (
     "expect_autograd_hooks_ INTERNAL ASSERT FAILED: the first backward pass of a static graph is within no_sync()"
 )
+NONE_UNUSED = (
+    "find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters in the "
+    "forward pass. This flag results in an extra traversal of the autograd graph every iteration,  which can adversely "
+    "affect performance. If your model indeed never has any unused parameters in the forward pass, consider turning "
+    "this flag off. Note that this warning may be a false positive if your model has flow control causing later "
+    "iterations to have unused parameters."
+)
 
 
 def unfinished(rank: int, missing: dict[int, str], static: bool, finds_unused: bool) -> str:
@@ -87,12 +94,3 @@ def other_type(param: torch.Tensor, grad: torch.Tensor) -> str:
     """Return the message for a gradient of another type than its parameter, as `grad_dtype` can make it."""
     expected, got = (str(tensor.type()).rpartition(".")[2].removesuffix("Tensor") for tensor in (param, grad))
     return f"Expected {expected}, got {got}"
-
-
-NONE_UNUSED = (
-    "find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters in the "
-    "forward pass. This flag results in an extra traversal of the autograd graph every iteration,  which can adversely "
-    "affect performance. If your model indeed never has any unused parameters in the forward pass, consider turning "
-    "this flag off. Note that this warning may be a false positive if your model has flow control causing later "
-    "iterations to have unused parameters."
-)

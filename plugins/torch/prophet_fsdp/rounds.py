@@ -151,7 +151,7 @@ class Begun:
         grads = (param.sharded_param.grad for param in trained)
         bases = [None if grad is None else grad._local_tensor.clone() for grad in grads]
         self.parts = {id(part[0].sharded_param): part for part in zip(trained, sizes, starts, bases, strict=False)}
-        """What is known of each gradient that FSDP2 has yet to make, by its parameter's id."""
+        """Knowledge of each gradient that FSDP2 has yet to make, by its parameter's id."""
 
     def left(self, stages: Sequence[Stage], result: torch.Tensor) -> None:
         """Start the reduction, with its stages."""

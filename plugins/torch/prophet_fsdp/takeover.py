@@ -39,7 +39,7 @@ from prophet_scheduler.frontends.torch import steps
 from prophet_scheduler.frontends.torch.awaited import watch_backward
 
 SILENT = "has not called fully_shard, or not under Prophet,"
-"""What messages say about a silent rank."""
+"""Words of messages about a silent rank."""
 BLOCK_BYTES = 512 * 1024
 """Default size of a block. A more urgent all-gather has to wait for a few of them."""
 KEEPS = "FSDP2's own collectives"

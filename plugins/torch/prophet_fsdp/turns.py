@@ -70,7 +70,7 @@ class OwnTurns:
 
     @property
     def words(self) -> str:
-        """What FSDP2 takes without Prophet, for the line at the end of a job."""
+        """Time of FSDP2 without Prophet, for the line at the end of a job."""
         own_s = self._took_s[True]
         if self.settled and self.own:
             return "FSDP2 then went on without Prophet, which was faster"

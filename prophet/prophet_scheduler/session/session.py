@@ -210,7 +210,7 @@ class Session:
 
     @property
     def tuner_in_words(self) -> str:
-        """What the tuner is doing and why; empty before its first decision."""
+        """The tuner's present action and its reason; empty before its first decision."""
         if not self.arms:
             return ""
         return f"tries another: {self.why}" if self.look is not None else "rests: nothing else is worth a try"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from prophet_ddp import events
 from prophet_ddp.events import EventLog, Phase
 from prophet_scheduler.core.events import EVENT_DTYPE, EventKind, QueueKind
 
@@ -43,14 +44,30 @@ def test_rows_come_in_order_of_time_whoever_wrote_them_first() -> None:
     assert np.array_equal(log.drain()["gradient"], [1, 2, 3])
 
 
-def test_the_ends_of_rounds_come_with_their_events() -> None:
+def test_where_some_are_lost_the_next_ones_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MOST_EVENTS", 2)
+    log = EventLog(open=True)
+    for now in range(5):
+        log.added(now, 4096, float(now))
+    assert log.drain()["gap"].tolist() == [0, 0], "these are whole"
+    log.added(9, 4096, 9.0)
+    assert log.drain()["gap"].tolist() == [3]
+    log.added(10, 4096, 10.0)
+    assert log.drain()["gap"].tolist() == [0]
+
+
+def test_the_ends_of_rounds_come_with_their_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MOST_EVENTS", 4)
     log = EventLog(open=True)
     for now in (1.0, 3.0):
         log.added(0, 4096, now)
         log.round_ended(now + 1)
+    log.added(1, 4096, 5.0)  # lost
     assert (log.drain()["time_s"].tolist(), log.round_ends) == ([1.0, 3.0], [2.0, 4.0])
     log.round_ended(6.0)
     assert (len(log.drain()), log.round_ends) == (0, [6.0])
+    log.added(0, 4096, 7.0)
+    assert (log.drain()["gap"].tolist(), log.round_ends) == ([1], []), "nothing between showed the loss"
 
 
 @pytest.mark.parametrize("closed", [False, True])
