@@ -51,14 +51,16 @@ class Family:
     """Standard deviation of predictions, in addition to their common error."""
     correlated: float = 0.0
     outliers: float = 0.01
-    change_at: int | None = None
-    """Iteration from which the job has other true effects and predictions; None for never."""
+    changes_at: tuple[int, ...] = ()
+    """Iterations from which the job has other true effects and predictions."""
     refined: bool = False
-    """True if only predictions change at `change_at`."""
+    """True if only predictions change."""
+    unsteady: float = 0.0
+    """Deviation of the logarithm of the cost of small blocks in predictions, anew at each change."""
 
 
 class DrawnJob(NamedTuple):
-    """A drawn job. `effects` and `predicted` are factors: a row before and after a change, a column for each arm."""
+    """A drawn job. `effects` and `predicted` are factors: a row before and after each change, a column for each arm."""
 
     effects: Array
     predicted: Array
@@ -111,10 +113,11 @@ FAMILIES = (
     Family("dear changes, flat", flat, DDP, error=0.03, hidden_cost=(0.2, 0.4)),
     Family("slow together", valley, DDP, correlated=0.5),
     Family("making up", valley, BYTEPS, correlated=-0.3, outliers=0.03),
-    Family("changing", valley, DDP, change_at=150),
-    Family("changing, new keys", valley, BYTEPS, change_at=150),
-    Family("refined", valley, DDP, error=0.1, change_at=15, refined=True),
-    Family("refined, far", cliff, DDP, error=0.15, change_at=40, refined=True),
+    Family("changing", valley, DDP, changes_at=(150,)),
+    Family("changing, new keys", valley, BYTEPS, changes_at=(150,)),
+    Family("refined", valley, DDP, error=0.1, changes_at=(15,), refined=True),
+    Family("refined, far", cliff, DDP, error=0.15, changes_at=(40,), refined=True),
+    Family("unsteady predictions", valley, DDP, changes_at=(6, 12, 24, 40, 60, 80), refined=True, unsteady=1.0),
 )
 
 
@@ -122,11 +125,13 @@ def draw(family: Family, noise: float, seed: int) -> DrawnJob:
     """Draw the job of this seed; its true effects are the same for each noise."""
     random = np.random.default_rng(seed)
     doublings = np.arange(len(SIZES), dtype=float)
-    rows = 2 if family.change_at is not None else 1
+    rows = 1 + len(family.changes_at)
     effects = np.array([family.shape(random, doublings) + math.log(random.uniform(0.6, 1.6)) for _ in range(rows)])
     if family.refined:
         effects = np.repeat(effects[:1], rows, axis=0)
     predicted = np.array([_predicted(random, row, family.error) for row in effects])
+    if family.unsteady:
+        predicted += 0.2 * np.exp(random.normal(0, family.unsteady, (rows, 1))) * 2.0**-doublings
     scatter = random.normal(0, 1, ITERATIONS)
     share = abs(family.correlated)
     for place in range(1, ITERATIONS):
@@ -179,14 +184,13 @@ class Course(NamedTuple):
 def run(job: DrawnJob, decider: Any) -> Course:
     """Run the job with this decider, starting with the arm FIRST."""
     family = job.family
-    changes_at = ITERATIONS if family.change_at is None else family.change_at
-    truths = (np.arange(ITERATIONS) >= changes_at).astype(np.int64)
+    truths = np.searchsorted(family.changes_at, np.arange(ITERATIONS), side="right")
     alone_s = ITERATION_S * job.effects[truths] * job.noise[:, None]
     arms, took_s = np.zeros(ITERATIONS, np.int64), np.zeros(ITERATIONS)
     had, arm, before = {FIRST}, FIRST, FIRST
     hidden: list[float] = []
     for iteration, truth in enumerate(truths):
-        if iteration in (0, changes_at):
+        if iteration in (0, *family.changes_at):
             decider.predicted(ITERATION_S * job.predicted[truth])
         cost = 0.0 if arm == before else family.cost if arm in had else family.first_cost
         hidden = hidden[1:] if arm == before else list(family.hidden_cost)
@@ -204,7 +208,7 @@ class Figures(NamedTuple):
     regret: tuple[float, ...]
     """Regret after each of COUNTS."""
     after_change: float | None
-    """Regret of the first 100 iterations after a change; None if there is none."""
+    """Regret of the first 100 iterations after the last change; None if there is none."""
     rests_off: float
     """Share by which the final arm is slower than the best."""
     nine_of_ten: float
@@ -218,11 +222,11 @@ def figures(courses: Iterable[Course]) -> Figures:
     def regret(first: int, end: int) -> float:
         return float(np.mean([each.took_s[first:end].sum() / best[first:end].sum() - 1 for each, best in by_course]))
 
-    change_at = several[0].job.family.change_at
+    changes_at = several[0].job.family.changes_at
     ends = [each.job.effects[-1][each.arms[-1]] / each.job.effects[-1].min() - 1 for each in several]
     return Figures(
         tuple(regret(0, count) for count in COUNTS),
-        None if change_at is None else regret(change_at, change_at + 100),
+        regret(changes_at[-1], changes_at[-1] + 100) if changes_at else None,
         float(np.mean(ends)),
         float(np.quantile(ends, 0.9)),
     )

@@ -115,14 +115,30 @@ def test_a_job_that_has_become_another_is_seen_at_the_second_iteration() -> None
     assert job.tuner.next(arm).arm == arm, "it is so for all arms, as far as anybody knows"
 
 
-def test_predictions_that_move_take_the_belief_along_and_make_it_less_certain() -> None:
+@pytest.mark.parametrize(("took_s", "believed_s"), [(2.0, 1.6), (1.0, 0.8)])
+def test_the_next_iterations_show_if_the_job_or_only_its_predictions_changed(took_s: float, believed_s: float) -> None:
     job = Job([1.0, 1.1, 1.2], [1.0, 1.1, 1.2], scatter=0.005)
     job.run(30, SIZES[0])
     before = job.tuner.beliefs()[SIZES[1]].error
     job.tuner.predict(arms([2.0, 1.6, 2.4]))
-    assert job.tuner.beliefs()[SIZES[1]].iteration_s == pytest.approx(1.6, rel=0.1)
     assert job.tuner.beliefs()[SIZES[1]].error > before
     assert job.tuner.next(SIZES[0]).arm == SIZES[1]
+    for _ in range(3):
+        job.tuner.observe(SIZES[0], took_s)
+    assert job.tuner.beliefs()[SIZES[0]].iteration_s == pytest.approx(took_s, rel=0.02)
+    assert job.tuner.beliefs()[SIZES[1]].iteration_s == pytest.approx(believed_s, rel=0.1)
+
+
+def test_measured_arms_keep_their_times_while_only_predictions_change() -> None:
+    job = Job([1.0, 1.1, 1.2], [1.0, 1.1, 1.2], scatter=0.005)
+    for place, size in enumerate(SIZES[:3]):
+        for _ in range(10):
+            job.tuner.observe(size, 1.0 + place / 10)
+    job.tuner.predict(arms([1.0, 0.8, 0.6]))
+    for _ in range(3):
+        job.tuner.observe(SIZES[1], 1.1)
+    assert job.tuner.beliefs()[SIZES[2]].iteration_s == pytest.approx(1.2, rel=0.05)
+    assert job.tuner.next(SIZES[0]).arm == SIZES[0]
 
 
 def test_an_arm_that_comes_later_profits_from_what_was_seen_of_its_neighbour() -> None:

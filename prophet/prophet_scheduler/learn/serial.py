@@ -33,6 +33,7 @@ out, unless they are the majority.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -60,6 +61,8 @@ LEAST = 8
 """Minimum stretches for an estimate; this many of the newest count regardless of age."""
 ALIKE = 0.25
 """Minimum scatter of sizes, as a share of their mean, for an estimate of the overhead."""
+LIKELY_OVERHEAD_S, LIKELY_ERROR_S, FREEDOM = 0.3e-3, 0.5e-3, 3
+"""Overhead of an operation before any is measured: location, scale and degrees of freedom of Student's t."""
 FITS = 12
 """Number of fits of the line; each gives outliers less weight."""
 EXACT = 0.01
@@ -210,7 +213,7 @@ class SerialMonitor:
             return self._fitted.overhead_s, 1.0 / self._fitted.bandwidth
         seconds, counts, sizes, _ = (telling if len(telling) else rows).T
         size = float(np.mean(sizes / counts))
-        known_s = self._overhead_s or 0.0
+        known_s = LIKELY_OVERHEAD_S if self._overhead_s is None else self._overhead_s
         each_s = float(np.median(seconds / counts))
         if known_s < each_s:
             return known_s, (each_s - known_s) / size
@@ -252,19 +255,24 @@ def _runs(stretches: Sequence[Sequence[_Operation]]) -> list[list[Sequence[_Oper
 
 
 def _line(rows: NDArray[np.float64]) -> tuple[float, float]:
-    """Return (overhead, seconds per byte), neither below 0: least absolute deviations by reweighted least squares.
+    """Return the most probable (overhead, seconds per byte), neither below 0: least absolute deviations by reweighted
+    least squares, with the likely overhead as prior.
 
     Relative errors count the same at any size. They are relative to the line's value plus the error of the delay.
     """
     seconds, counts, sizes, delay_error_s = rows.T
     table = np.stack([counts, sizes], axis=1)
-    on_line_s, root = seconds, np.ones(len(rows))
+    on_line_s, deviation, off_s = seconds, np.ones(len(rows)), LIKELY_ERROR_S
     for _ in range(FITS):
-        weight = root / (on_line_s + delay_error_s)
-        (overhead_s, per_byte), *_ = np.linalg.lstsq(table * weight[:, None], seconds * weight, rcond=None)
+        weight = 1.0 / np.sqrt(np.maximum(deviation, EXACT)) / (on_line_s + delay_error_s)
+        spread = (FREEDOM * LIKELY_ERROR_S**2 + off_s**2) / (FREEDOM + 1)
+        likely = math.sqrt(max(EXACT, float(np.mean(deviation))) / spread)
+        left = np.concatenate([table * weight[:, None], [[likely, 0.0]]])
+        right = np.append(seconds * weight, likely * LIKELY_OVERHEAD_S)
+        (overhead_s, per_byte), *_ = np.linalg.lstsq(left, right, rcond=None)
         on_line_s = np.maximum(table @ (overhead_s, per_byte), EXACT * seconds)
         deviation = np.abs(seconds - table @ (overhead_s, per_byte)) / (on_line_s + delay_error_s)
-        root = 1.0 / np.sqrt(np.maximum(deviation, EXACT))
+        off_s = overhead_s - LIKELY_OVERHEAD_S
     if overhead_s < 0:
         return 0.0, float(np.median(seconds / sizes))
     if per_byte <= 0:

@@ -61,7 +61,7 @@ class Model:
     trust: float = 0.25
     """Preference for small errors: doubling the scale of errors divides its prior probability by 2**trust."""
     moved: float = 0.5
-    """Share of a prediction's change that counts as uncertain."""
+    """Share of a prediction's change by which a measured arm's time is expected to change, and the deviation of it."""
     noise: float = 0.02
     """Most likely deviation of an iteration, before any is measured."""
     spread: float = 1.5
@@ -190,6 +190,8 @@ class Tuner:
         self._mean = np.zeros((len(SCALES), FIXED))
         fixed = np.diag([self.model.level**2, *[self.model.change**2] * SLOWED])
         self._covariance = np.repeat(fixed[None], len(SCALES), axis=0)
+        self._unmeasured = self._covariance.copy()
+        """Covariance that the state would have without any measurement."""
         off = np.log(NOISES / self.model.noise) / self.model.spread
         self._likelihood = -self.model.trust * np.log(SCALES) - 0.5 * off**2
         self._seen: dict[Hashable, int] = {}
@@ -202,10 +204,11 @@ class Tuner:
     # Inputs.
 
     def predict(self, arms: Collection[Arm]) -> None:
-        """Use these predictions, of new and known arms, from here on.
+        """Use these predictions, of new and known arms, from here on. Arms that are no longer predicted and were never
+        observed are forgotten.
 
-        A prediction that changes shifts the belief with it, and makes it less certain the larger the change. An arm
-        that is no longer predicted and was never observed is forgotten.
+        A prediction changes because the job has changed, or because more is known about it. In the first case, times of
+        measured arms change as much. In the second, they stay as measured. The next iterations show which it is.
         """
         self._forget(set(self._places) - {arm.name for arm in arms} - set(self._seen))
         known = [arm for arm in arms if arm.name in self._places]
@@ -213,13 +216,12 @@ class Tuner:
             moves = np.zeros(self._mean.shape[1])
             for arm in known:
                 moves[self._places[arm.name]] = math.log(arm.predicted_s / self._arms[arm.name].predicted_s)
-            places = [self._places[arm.name] for arm in known]
-            together = float(np.median(moves[places]))
-            moves[places] -= together
-            # A change common to all may be real or not; the next iteration will show.
-            self._covariance[:, 0, 0] += together**2
-            unsure = self.model.moved * moves
-            self._covariance += np.outer(unsure, unsure) + np.diag(unsure**2)
+            # With the measurements as they were, the mean changes by this much, as it is linear in their differences
+            # from predictions.
+            stays = (self._covariance @ np.linalg.inv(self._unmeasured)) @ moves - moves
+            self._mean += (1 - self.model.moved) * stays
+            unsure = self.model.moved * stays
+            self._grow(unsure[:, :, None] * unsure[:, None, :] )
         self._arms.update({arm.name: arm for arm in known})
         new = [arm for arm in arms if arm.name not in self._places]
         if new:
@@ -230,6 +232,7 @@ class Tuner:
         gone = [self._places[name] for name in names]
         self._mean = np.delete(self._mean, gone, axis=1)
         self._covariance = np.delete(np.delete(self._covariance, gone, axis=1), gone, axis=2)
+        self._unmeasured = np.delete(np.delete(self._unmeasured, gone, axis=1), gone, axis=2)
         self._arms = {name: arm for name, arm in self._arms.items() if name not in names}
         self._places = {name: FIXED + place for place, name in enumerate(self._arms)}
 
@@ -239,12 +242,20 @@ class Tuner:
         prior = self._prior([*self._arms.values(), *new])
         gain = np.linalg.solve(prior[:count, :count], prior[:count, count:]).T
         rest = prior[count:, count:] - gain @ prior[:count, count:]
-        rest = SCALES[:, None, None] ** 2 * rest + gain @ self._covariance[:, FIXED:, FIXED:] @ gain.T
-        across = gain @ self._covariance[:, FIXED:]
+        rest = SCALES[:, None, None] ** 2 * rest
         self._mean = np.concatenate([self._mean, self._mean[:, FIXED:] @ gain.T], axis=1)
-        upper = np.concatenate([self._covariance, across.transpose(0, 2, 1)], axis=2)
-        self._covariance = np.concatenate([upper, np.concatenate([across, rest], axis=2)], axis=1)
+        self._covariance = _extended(self._covariance, gain, rest)
+        self._unmeasured = _extended(self._unmeasured, gain, rest)
         self._arms.update({arm.name: arm for arm in new})
+
+    def _grow(self, variance: Array) -> None:
+        """Make the state less certain by this covariance, whatever was measured."""
+        self._covariance += variance
+        self._unmeasured += variance
+
+    def _grow_at(self, place: int, variance: float | Array) -> None:
+        self._covariance[:, place, place] += variance
+        self._unmeasured[:, place, place] += variance
 
     def _prior(self, arms: Sequence[Arm]) -> Array:
         model = self.model
@@ -264,9 +275,9 @@ class Tuner:
         since = self._going.since
         self._fresh = self._fresh or not since
         self._seen[name] = seen + 1
-        self._covariance[:, 0, 0] += model.drift**2
-        steps = np.arange(FIXED, self._mean.shape[1])
-        self._covariance[:, steps, steps] += model.ageing**2
+        steps = np.full(self._mean.shape[1], model.ageing**2)
+        steps[:FIXED] = [model.drift**2, *[0.0] * SLOWED]
+        self._grow(np.diag(steps))
         if going > self._hiding:
             self._going.spent(arm, self._beyond(name, iteration_s))
             return
@@ -306,7 +317,7 @@ class Tuner:
         """
         new = bool(self._measured) and name not in self._measured
         self._measured.add(name)
-        far_off, covariance, place = self.model.far, self._covariance, self._places[name]
+        far_off, place = self.model.far, self._places[name]
         parts = [0, *slowed, place]
         off = math.log(iteration_s / self._arms[name].predicted_s) - self._mean[:, parts].sum(axis=1)
         variance = self._shown(parts)[1] + noise
@@ -315,9 +326,9 @@ class Tuner:
         self._likelihood += np.log(density + self.model.outliers)
         self._likelihood -= self._likelihood.max()
         if new:
-            covariance[:, place, place] += np.where(far, off**2, 0.0)
+            self._grow_at(place, np.where(far, off**2, 0.0))
         elif not slowed:
-            covariance[:, 0, 0] += np.where(far & (self._off * off > 0), off**2, 0.0)
+            self._grow_at(0, np.where(far & (self._off * off > 0), off**2, 0.0))
         self._off = np.where(far & (not new) & (not slowed), off, 0.0)
         shown, variance = self._shown(parts)
         variance += noise + np.where(far & (not new) & bool(slowed), off**2, 0.0)
@@ -337,7 +348,7 @@ class Tuner:
 
     def another(self) -> None:
         """Note that the job changes here: its next iterations determine a new level."""
-        self._covariance[:, 0, 0] += self.model.other**2
+        self._grow_at(0, self.model.other**2)
 
     # Results.
 
@@ -442,6 +453,14 @@ class Tuner:
         shown += np.maximum(0.0, passed - np.maximum(SLOWED, first)) / noise
         with np.errstate(divide="ignore"):
             return np.asarray(1 / shown)
+
+
+def _extended(covariance: Array, gain: Array, rest: Array) -> Array:
+    """Return the covariance with new elements: `gain` times the known arms' errors, and an independent `rest`."""
+    across = gain @ covariance[:, FIXED:]
+    corner = rest + across[:, :, FIXED:] @ gain.T
+    upper = np.concatenate([covariance, across.transpose(0, 2, 1)], axis=2)
+    return np.concatenate([upper, np.concatenate([across, corner], axis=2)], axis=1)
 
 
 @cache
