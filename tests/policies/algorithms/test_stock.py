@@ -52,3 +52,7 @@ def test_predictions_are_near_measured_times() -> None:
     far, near = Network(125e6, 3e-4, 0.041), Network(125e6, 3e-4, 0.001)
     assert stock_iteration_s(bert, far, ranks=2) == pytest.approx(1.479, rel=0.1)
     assert stock_iteration_s(bert, far, ranks=2) > stock_iteration_s(bert, near, ranks=2) + 0.2
+    # The same with 0.6 + 0.3 s of computing took 1.94 s, and 2.25 s in buckets of 1 MiB (2026-12-01).
+    slower = zoo.profile("bert-base", total_bytes=100_000_000, backward_s=0.6, forward_s=0.3)
+    assert stock_iteration_s(slower, Network(106e6, 3e-4, 0.041), ranks=2) == pytest.approx(1.94, rel=0.05)
+    assert stock_iteration_s(slower, Network(106e6, 3e-4, 0.041), 2, 1 << 20) == pytest.approx(2.25, rel=0.1)

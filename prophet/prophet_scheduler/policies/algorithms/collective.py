@@ -19,6 +19,7 @@ from prophet_scheduler.policies.algorithms.chooser import SIZES as SERVED_SIZES
 from prophet_scheduler.policies.algorithms.chooser import ranked
 from prophet_scheduler.policies.algorithms.merging import merged_cut
 from prophet_scheduler.policies.algorithms.sequence import iteration_s, make_sequence
+from prophet_scheduler.policies.algorithms.stock import more_trips_s
 
 SIZES = (*SERVED_SIZES, 8 << 20, 16 << 20, 32 << 20, 64 << 20, 128 << 20)
 """Block sizes of uniform cuts. With many ranks or a fast network the fixed cost of a collective asks for large ones."""
@@ -126,10 +127,12 @@ class CollectiveSearch:
         question = self._question
         profile = profile_under(question.profile, cut)
         plan = self._policy.ordered(profile, question.network, question.jitter_s, barrier=question.barrier)
-        sequence = make_sequence(profile, self._network, plan)
+        size_bytes = cut.typical_bytes(profile.total_bytes)
+        more_s = more_trips_s(size_bytes, self._network, question.shape.workers)
+        network = replace(self._network, ack_delay_s=self._network.ack_delay_s + more_s)
+        sequence = make_sequence(profile, network, plan)
         predicted_s = iteration_s(profile, sequence, question.barrier) + self._message_s * len(profile.gradients)
-        credit = IN_FLIGHT * cut.typical_bytes(profile.total_bytes)
-        return Choice(cut, credit, predicted_s), EVENTS_A_BLOCK * len(profile.gradients)
+        return Choice(cut, IN_FLIGHT * size_bytes, predicted_s), EVENTS_A_BLOCK * len(profile.gradients)
 
 
 class ForwardOrder:

@@ -14,12 +14,12 @@ from __future__ import annotations
 from prophet_scheduler.core.choice import Shape
 from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet_scheduler.core.network import Network
-from prophet_scheduler.core.plan import Plan
-from prophet_scheduler.core.profile import GradientProfile, Profile
+from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.policies.algorithms.predictor import Predictor
-from prophet_scheduler.policies.algorithms.sequence import make_sequence
 from prophet_scheduler.policies.ddp import buckets
 
+AT_ONCE = 2
+"""Operations in flight at a time: ProcessGroupGloo's threads."""
 SEGMENT_BYTES = 1 << 20
 """Maximum message of gloo's ring; two are in flight at a time (gloo/allreduce.cc, maxSegmentSize)."""
 
@@ -37,18 +37,18 @@ def stock_iteration_s(profile: Profile, network: Network, ranks: int | None, buc
         return prediction.iteration_s
     sizes = [each.size_bytes for each in profile.gradients]
     in_buckets = buckets(sizes) if bucket_bytes is None else buckets(sizes, bucket_bytes, bucket_bytes)
-    rows = [[profile.gradients[place] for place in members] for members in in_buckets]
-    # A bucket is ready with its last gradient.
-    sent = [GradientProfile("bucket", sum(each.size_bytes for each in row), row[-1].generation_s) for row in rows]
-    ends_s = make_sequence(Profile(profile.name, tuple(reversed(sent))), network, Plan()).ends_s
-    back_s = max(
-        end_s + _more_trips_s(bucket.size_bytes, network, ranks)
-        for end_s, bucket in zip(ends_s, reversed(sent), strict=True)
-    )
-    return max(profile.backward_s, back_s) + profile.forward_s
+    sent_s, back_s = 0.0, [0.0] * AT_ONCE
+    for members in in_buckets:
+        rows = [profile.gradients[place] for place in members]
+        size_bytes = sum(each.size_bytes for each in rows)
+        # A bucket is ready with its last gradient.
+        begins_s = max(rows[-1].generation_s, back_s[-AT_ONCE])
+        sent_s = max(begins_s, sent_s) + network.transfer_s(size_bytes)
+        back_s.append(sent_s + network.ack_delay_s + more_trips_s(size_bytes, network, ranks))
+    return max(profile.backward_s, *back_s) + profile.forward_s
 
 
-def _more_trips_s(size_bytes: int, network: Network, ranks: int) -> float:
+def more_trips_s(size_bytes: int, network: Network, ranks: int) -> float:
     """Return the seconds that an all-reduce of this size waits in addition to the delay of a small one.
 
     A rank sends a segment once the receiver's notice is there, so each pair of segments waits for a trip. With more
