@@ -221,7 +221,7 @@ class Tuner:
             stays = (self._covariance @ np.linalg.inv(self._unmeasured)) @ moves - moves
             self._mean += (1 - self.model.moved) * stays
             unsure = self.model.moved * stays
-            self._grow(unsure[:, :, None] * unsure[:, None, :] )
+            self._grow(unsure[:, :, None] * unsure[:, None, :])
         self._arms.update({arm.name: arm for arm in known})
         new = [arm for arm in arms if arm.name not in self._places]
         if new:
