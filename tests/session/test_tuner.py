@@ -134,7 +134,7 @@ def test_measured_arms_keep_their_times_while_only_predictions_change() -> None:
     for place, size in enumerate(SIZES[:3]):
         for _ in range(10):
             job.tuner.observe(size, 1.0 + place / 10)
-    job.tuner.predict(arms([1.0, 0.8, 0.6]))
+    job.tuner.predict(arms([0.9, 0.8, 0.8]))
     for _ in range(3):
         job.tuner.observe(SIZES[1], 1.1)
     assert job.tuner.beliefs()[SIZES[2]].iteration_s == pytest.approx(1.2, rel=0.05)

@@ -61,7 +61,7 @@ class Model:
     trust: float = 0.25
     """Preference for small errors: doubling the scale of errors divides its prior probability by 2**trust."""
     moved: float = 0.5
-    """Share of a prediction's change by which a measured arm's time is expected to change, and the deviation of it."""
+    """Share of a prediction's change by which measured times are expected to change, and this share's deviation."""
     noise: float = 0.02
     """Most likely deviation of an iteration, before any is measured."""
     spread: float = 1.5
@@ -216,12 +216,14 @@ class Tuner:
             moves = np.zeros(self._mean.shape[1])
             for arm in known:
                 moves[self._places[arm.name]] = math.log(arm.predicted_s / self._arms[arm.name].predicted_s)
-            # With the measurements as they were, the mean changes by this much, as it is linear in their differences
-            # from predictions.
+            # If measured times stayed the same, the mean would change by this, since it is linear in log(measured /
+            # predicted).
             stays = (self._covariance @ np.linalg.inv(self._unmeasured)) @ moves - moves
-            self._mean += (1 - self.model.moved) * stays
-            unsure = self.model.moved * stays
-            self._grow(unsure[:, :, None] * unsure[:, None, :])
+            moved = self.model.moved
+            self._mean += (1 - moved) * stays
+            self._grow(moved**2 * stays[:, :, None] * stays[:, None, :])
+            # The whole job may have changed in a way that predictions do not show.
+            self._grow_at(0, moved**2 * float(np.mean(moves[FIXED:] ** 2)))
         self._arms.update({arm.name: arm for arm in known})
         new = [arm for arm in arms if arm.name not in self._places]
         if new:
