@@ -245,6 +245,6 @@ def measure(out: Path, results: Path) -> RealCells:
 def simulate(out: Path, results: Path) -> MlfabricSimulated:
     """Simulate all cells, also on the paper's cluster. Raises UserError."""
     here = {name: simulate_cell(load_experiment(CONFIGS / f"{name}.yaml").cells[0]) for name in CELLS}
-    pairs = {name: name.upper().split("-") for name in CELLS}
-    problem = SgdProblem.synthetic()
-    return MlfabricSimulated(here, {name: paper_cell(*pair, problem) for name, pair in pairs.items()})
+    problem, pairs = SgdProblem.synthetic(), {name: name.upper().split("-") for name in CELLS}
+    paper = {name: paper_cell(compute, network, problem) for name, (compute, network) in pairs.items()}
+    return MlfabricSimulated(here, paper)

@@ -255,13 +255,6 @@ class BandwidthMonitor:
             self._readings.popleft()
 
     @property
-    def other_traffic(self) -> float:
-        """Bytes per second of others, in the busier direction of the interface; 0 if too small to tell from framing."""
-        other = self._other()
-        fitted = self._fit_now()
-        return other if fitted and other >= OTHER_TRAFFIC_SHARE * fitted.bandwidth else 0.0
-
-    @property
     def network(self) -> Network | None:
         """The network for the next plan.
 
