@@ -76,17 +76,12 @@ def simulation(job: Job, iterations: int) -> Simulation:
     return made
 
 
-def with_other_cut(size: int, iterations: int) -> tuple[Simulation, int, Job, Job]:
-    """Return a simulation with blocks of 128 KiB, its number of the layout with blocks of `size`, and both jobs."""
+def test_another_cut_holds_from_a_round_on_for_all_workers() -> None:
     first = job_of_cut(layers(200 * KIB, 200 * KIB), Cut.uniform(128 * KIB))
     assert first.recut is not None
-    second = first.recut(Cut.uniform(size))
-    made = simulation(first, iterations)
-    return made, made.add_layout(list(second.tensors), [list(places) for places in second.generates]), first, second
-
-
-def test_another_cut_holds_from_a_round_on_for_all_workers() -> None:
-    made, number, first, second = with_other_cut(256 * KIB, 12)
+    second = first.recut(Cut.uniform(256 * KIB))
+    made = simulation(first, 12)
+    number = made.add_layout(list(second.tensors), [list(places) for places in second.generates])
     assert not made.run(0.5, 1 << 30)
     assert made.iterations_done == 1
     assert made.use_layout(number, 4) == 4
@@ -137,7 +132,11 @@ def test_a_cluster_that_cannot_be_is_refused() -> None:
 
 
 def test_cuts_may_come_back() -> None:
-    made, number, _, _ = with_other_cut(64 * KIB, 60)
+    first = job_of_cut(layers(200 * KIB, 200 * KIB), Cut.uniform(128 * KIB))
+    assert first.recut is not None
+    second = first.recut(Cut.uniform(64 * KIB))
+    made = simulation(first, 60)
+    number = made.add_layout(list(second.tensors), [list(places) for places in second.generates])
     wanted = 0
     rounds = set()
     for turn in range(1, 200):

@@ -19,7 +19,7 @@ from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.policies import Definition
-from prophet_scheduler.policies.algorithms.plans import ONE_TASK, forward_plan
+from prophet_scheduler.policies.algorithms.plans import ONE_TASK
 
 
 class Pace:
@@ -35,7 +35,9 @@ class Pace:
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
         """Return the plan: forward order until both are known, since the gain and delay of fusion depend on both."""
         if profile is None or network is None:
-            return forward_plan(self.name, profile, ONE_TASK)
+            order = profile.rank_by_id if profile else {}
+            push = QueuePlan(order=order, credit=ONE_TASK)
+            return Plan(push=push, pull=QueuePlan(order=order), policy=self.name)
         gradient_of = {f"transfer.{index}": gradient for index, gradient in enumerate(profile.gradient_ids)}
         fusion = self._fuse(training_graph(profile), network)
         urgent = urgency(fusion)

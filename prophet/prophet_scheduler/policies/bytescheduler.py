@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.policies import Definition, option
-from prophet_scheduler.policies.algorithms.plans import forward_plan
 
 if TYPE_CHECKING:
     from prophet_scheduler.core.network import Network
-    from prophet_scheduler.core.plan import Plan
     from prophet_scheduler.core.profile import Profile
 
 
@@ -34,7 +33,10 @@ class ByteScheduler:
         self._credit_bytes = credit_bytes
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
-        return forward_plan(self.name, profile, self._credit_bytes)
+        order = profile.rank_by_id if profile else {}
+        return Plan(
+            push=QueuePlan(order=order, credit=self._credit_bytes), pull=QueuePlan(order=order), policy=self.name
+        )
 
 
 POLICIES = {

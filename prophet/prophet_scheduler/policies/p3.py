@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from prophet_scheduler.core.plan import Plan, QueuePlan
 from prophet_scheduler.policies import Definition
-from prophet_scheduler.policies.algorithms.plans import ONE_TASK, forward_plan
 
 if TYPE_CHECKING:
     from prophet_scheduler.core.network import Network
-    from prophet_scheduler.core.plan import Plan
     from prophet_scheduler.core.profile import Profile
 
 
@@ -19,7 +18,8 @@ class P3:
     name = "p3"
 
     def plan(self, profile: Profile | None, network: Network | None, jitter_s: float = 0.0) -> Plan:
-        return forward_plan(self.name, profile, ONE_TASK)
+        order = profile.rank_by_id if profile else {}
+        return Plan(push=QueuePlan(order=order, credit=1), pull=QueuePlan(order=order), policy=self.name)
 
 
 POLICIES = {"p3": Definition("forward order, one slice at a time", lambda options, partition_bytes: P3())}

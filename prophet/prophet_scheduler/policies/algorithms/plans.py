@@ -1,4 +1,4 @@
-"""Parts of plans that several policies share: forward order, groups one after another, and times for deadlines.
+"""Parts of plans that several policies share: groups sent one after another, and generation times for deadlines.
 
 Rule of this file: pure functions of a profile; each policy decides its own groups and deadlines.
 """
@@ -18,12 +18,6 @@ ONE_TASK = 1
 """Credit of one task at a time, like the collectives of one communicator."""
 LEAST_SLACK_S = 0.001
 """Minimum slack of a deadline: without it, the queue's timer and a correct prediction are due at the same instant."""
-
-
-def forward_plan(policy: str, profile: Profile | None, credit: int) -> Plan:
-    """Return a plan that sends gradients in forward order, with this credit; without a profile, in order of arrival."""
-    order = profile.rank_by_id if profile else {}
-    return Plan(push=QueuePlan(order=order, credit=credit), pull=QueuePlan(order=order), policy=policy)
 
 
 def grouped_plan(

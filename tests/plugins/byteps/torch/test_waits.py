@@ -99,17 +99,13 @@ def test_one_that_stops_clipping_has_late_updates_soon_and_the_same_bits(job: Jo
     assert job.twins.alike()
 
 
-def flat_gradients(model: nn.Module) -> torch.Tensor:
-    """Make the gradients parts of one tensor, and return it."""
-    params = list(model.parameters())
-    flat = torch.linspace(0, 1, sum(p.numel() for p in params))
-    for p, part in zip(params, flat.split([p.numel() for p in params]), strict=True):
-        p.grad = part.view_as(p)
-    return flat
-
-
 def test_gradients_in_one_flat_tensor_are_late_like_others(job: Job, caplog: pytest.LogCaptureFixture) -> None:
-    flats = [flat_gradients(model) for model, _ in job.twins.sides]
+    flats = []
+    for model, _ in job.twins.sides:
+        params = list(model.parameters())
+        flats.append(torch.zeros(sum(p.numel() for p in params)))
+        for p, part in zip(params, flats[-1].split([p.numel() for p in params]), strict=True):
+            p.grad = part.view_as(p)
     late = 0
     for number in range(6):
         for flat, (model, optimizer) in zip(flats, job.twins.sides, strict=True):
@@ -122,7 +118,11 @@ def test_gradients_in_one_flat_tensor_are_late_like_others(job: Job, caplog: pyt
 
 
 def test_gradients_in_one_flat_tensor_that_no_backward_pass_made_become_their_averages(job: Job) -> None:
-    flats = [flat_gradients(model) for model, _ in job.twins.sides]
-    for _, optimizer in job.twins.sides:
+    flats = []
+    for model, optimizer in job.twins.sides:
+        params = list(model.parameters())
+        flats.append(torch.linspace(0, 1, sum(p.numel() for p in params)))
+        for p, part in zip(params, flats[-1].split([p.numel() for p in params]), strict=True):
+            p.grad = part.view_as(p)
         optimizer.step()
     assert flats[0].equal(flats[1]) and job.twins.alike()
