@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,6 +62,13 @@ def pytest_sessionfinish() -> None:
     from support.forks import close_shared
 
     close_shared()
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder with a short path, as sockets need."""
+    with tempfile.TemporaryDirectory(prefix="prophet-") as name:
+        yield Path(name)
 
 
 @pytest.fixture

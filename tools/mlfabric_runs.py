@@ -1,7 +1,7 @@
-"""MLfabric's runs for the page of the papers' tables, as values to keep.
+"""MLfabric's runs for numbers in the paper's text, as values to keep.
 
-Rule of this file: simulations and timings; no text. MLfabric's studies (prophet_mlfabric/studies) read no clock; this
-file does. Times are seconds.
+Rule of this file: simulations and timings; no text. mlfabric_cells.py has Table 2. MLfabric's studies
+(prophet_mlfabric/studies) read no clock; this file does. Times are seconds.
 """
 
 from __future__ import annotations
@@ -20,20 +20,16 @@ from prophet_mlfabric.studies.cluster import ASYNC, MLFABRIC_S, RR_SYNC, TR_SYNC
 from prophet_mlfabric.studies.settings import COMPUTE, GBIT, NETWORK, RESNET152_BYTES, Setting, TrafficMix
 from prophet_mlfabric.studies.tables import (
     PAPER_SCHEDULING_MS,
-    PAPER_TABLE_2,
     RATES,
-    TableCell,
     iteration_s,
     lda_setting,
     random_batch,
     replication_savings,
     setting_of,
-    table_2_cell,
 )
 from prophet_mlfabric.studies.training import Sgd, SgdProblem, loss_curves
 
 FIGURE = "mlfabric-delay-bound.png"
-SEEDS = (0, 1, 2)
 BOUNDS = (10, 15, 20, 30, None)
 CONSTANTS = (0.5, 2.0, 8.0, 32.0)
 """Candidates for C in section 3.1's step size. The best one without a bound is used for all bounds."""
@@ -42,14 +38,6 @@ NEAR = 0.01
 HORIZON_S = 120.0
 AGGREGATORS = (1, 4, 16)
 """Numbers of aggregators to try; the paper does not give its number."""
-
-
-def table_2_cells() -> list[list[TableCell]]:
-    """Return Table 2, by cell and seed; the first seed of each cell also trains."""
-    problem = SgdProblem.synthetic()
-    return [
-        [table_2_cell(c, n, seed=seed, problem=None if seed else problem) for seed in SEEDS] for c, n in PAPER_TABLE_2
-    ]
 
 
 def text_numbers() -> dict[str, Any]:
@@ -164,7 +152,6 @@ def measure(figures: Path) -> dict[str, Any]:
     constant, rows = convergence(figures)
     scheduling = {"load": os.getloadavg()[0], "times": scheduler_times()}
     return {
-        "table_2": table_2_cells(),
         "text": text_numbers(),
         "scheduling": scheduling,
         "constant": constant,

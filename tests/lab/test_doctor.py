@@ -140,19 +140,19 @@ def test_missing_byteps_and_source_build(installed: Packages) -> None:
     line = doctor.obstacle(Contender("stock", "stock"))
     assert line is not None and line.startswith("BytePS: not installed; `python -m prophet_byteps.build install`")
     installed |= {"byteps": "/src/byteps/__init__.py", "torch": "/src/torch/__init__.py"}
-    assert list(doctor._package(engines()["byteps"])) == [Finding("BytePS", True, "in /src/byteps/__init__.py")]
-    assert doctor._framework("torch") == Finding("PyTorch", True, "in /src/torch/__init__.py")
+    places = {finding.item: (finding.ok, finding.line) for finding in doctor.examine()}
+    assert places["BytePS"] == (True, "in /src/byteps/__init__.py")
+    assert places["PyTorch"] == (True, "in /src/torch/__init__.py")
 
 
-def test_obstacle_of_each_policy(installed: Packages, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_obstacle_of_each_policy(installed: Packages) -> None:
     installed |= {"mxnet": "1.9.1", "numpy": "1.23.5", "torch": "2.13.0"}
     kvstore, ddp = Contender("k", "mxnet-kvstore", framework="mxnet"), Contender("d", "ddp-gloo")
     assert (doctor.obstacle(kvstore), doctor.obstacle(ddp)) == (None, None)
     installed["numpy"] = "2.0.1"
     line = "MXNet: 1.9.1 cannot be imported beside NumPy 2.0.1; `pip install mxnet==1.9.1 numpy==1.23.5`"
     assert (doctor.obstacle(kvstore), doctor.obstacle(ddp)) == (line, None)
-    monkeypatch.setattr(doctor, "_plugin", lambda *subject, **more: iter(()))
-    (found,) = doctor._mxnet()
-    assert str(found).startswith("missing  MXNet: 1.9.1 cannot be imported beside NumPy 2.0.1")
+    (found,) = (finding for finding in doctor.examine() if finding.item == "MXNet")
+    assert str(found) == f"missing  {line}"
     del installed["mxnet"]
     assert doctor.obstacle(kvstore) == "MXNet: not installed; `pip install mxnet==1.9.1 numpy==1.23.5`"

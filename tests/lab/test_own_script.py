@@ -167,7 +167,7 @@ def test_root_without_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(UserError) as caught:
         run_on_testbed(["true"], Links(2, 250e6, 0.0), print)
-    assert str(caught.value) in {finding.line for finding in doctor._testbed()}
+    assert str(caught.value) in {finding.line for finding in doctor.examine()}
 
 
 def test_options_after_command_belong_to_it(prophet: Command, monkeypatch: pytest.MonkeyPatch) -> None:

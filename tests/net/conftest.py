@@ -11,19 +11,15 @@ from support.apart import SPECS
 from support.roles import network, nodes
 
 
-@pytest.fixture(scope="module")
-def testbed(request: pytest.FixtureRequest) -> Iterator[Testbed]:
+def _of_module(request: pytest.FixtureRequest) -> Iterator[Testbed]:
     pytest.importorskip("byteps")
     with network(nodes(request.module.LINK_BPS)) as testbed:
         yield testbed
 
 
-@pytest.fixture(scope="module")
-def beside(request: pytest.FixtureRequest) -> Iterator[Testbed]:
-    """Another one alike, for a job that runs at the same time."""
-    pytest.importorskip("byteps")
-    with network(nodes(request.module.LINK_BPS)) as testbed:
-        yield testbed
+testbed = pytest.fixture(scope="module")(_of_module)
+beside = pytest.fixture(scope="module")(_of_module)
+"""Another one alike, for a job that runs at the same time."""
 
 
 @pytest.fixture(scope="module")

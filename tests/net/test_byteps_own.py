@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import sys
 import tarfile
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -52,16 +51,9 @@ def testbed() -> Iterator[Testbed]:
         yield testbed
 
 
-@pytest.fixture
-def sockets() -> Iterator[Path]:
-    """A folder with a short name, as sockets need it."""
-    with tempfile.TemporaryDirectory(prefix="prophet-") as name:
-        yield Path(name)
-
-
 @pytest.mark.parametrize("name", TESTS)
 def test_it_passes_with_stock_byteps_and_with_prophet(
-    name: str, release: Path, testbed: Testbed, sockets: Path, tmp_path: Path
+    name: str, release: Path, testbed: Testbed, short_folder: Path, tmp_path: Path
 ) -> None:
     environ = clean_environ() | PATIENT
     environ |= {
@@ -76,7 +68,7 @@ def test_it_passes_with_stock_byteps_and_with_prophet(
     processes = {}
     try:
         for node, switch in NODES.items():
-            place, own = tmp_path / node, sockets / node
+            place, own = tmp_path / node, short_folder / node
             place.mkdir()
             own.mkdir()
             settings = {**environ, "BYTEPS_SOCKET_PATH": str(own), **switch}

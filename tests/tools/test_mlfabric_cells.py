@@ -12,6 +12,8 @@ import torch
 from torch import nn
 
 from prophet_mlfabric.studies.settings import COMPUTE, GBIT, NETWORK, Computations
+from prophet_mlfabric.studies.tables import PAPER_TABLE_2
+from prophet_mlfabric.studies.training import SgdProblem
 from prophet_scheduler.core.errors import UserError
 from prophet_scheduler.lab.config import Cell, load_experiment
 from prophet_scheduler.lab.job_config import AsynchronousJob
@@ -65,7 +67,7 @@ def test_cells_are_measured_and_simulated_by_name(monkeypatch: pytest.MonkeyPatc
         assert all(list(study.cells[0].policies) == CONTENDERS for study in real["cells"].values())
     assert session.ran == ["cell0", "cell0"], "what is there is not run again"
     monkeypatch.setattr(mlfabric_cells, "simulate_cell", lambda cell: cell.setting)
-    monkeypatch.setattr(mlfabric_cells, "paper_cell", lambda compute, network: (compute, network))
+    monkeypatch.setattr(mlfabric_cells, "paper_cell", lambda compute, network, problem: (compute, network))
     simulated: Any = mlfabric_cells.simulate(tmp_path, tmp_path)
     assert list(simulated.cells) == ["c1-n1", "c1-n2"] and simulated.paper["c1-n2"] == ("C1", "N2")
 
@@ -161,5 +163,8 @@ def test_what_cannot_be_simulated_is_one_line() -> None:
 
 
 def test_the_papers_cell_is_the_median_seeds() -> None:
-    cell = mlfabric_cells.paper_cell("C2", "N1", horizon_s=5.0)
+    assert set(PAPER_TABLE_2) == {(compute, network) for compute in COMPUTE for network in NETWORK}
+    problem = SgdProblem.synthetic(samples=400, dimensions=8, seed=3)
+    cell = mlfabric_cells.paper_cell("C1", "N1", problem, horizon_s=12.0, excess=0.3)
     assert len(cell.ratios) == 3 and sorted(cell.ratios)[1] == cell.comparison.ratio
+    assert cell.to_target > 0 and 0 <= cell.dropped < 1

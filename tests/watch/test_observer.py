@@ -9,8 +9,6 @@ import math
 import os
 import stat
 import sys
-import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -261,15 +259,14 @@ def test_unwritable_record_is_one_warning(tmp_path: Path, caplog: pytest.LogCapt
     assert len(caplog.records) == 1
 
 
-def test_full_disk_ends_only_the_record(caplog: pytest.LogCaptureFixture) -> None:
+def test_full_disk_ends_only_the_record(caplog: pytest.LogCaptureFixture, short_folder: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full")
-    with tempfile.TemporaryDirectory() as name:
-        (Path(name) / "worker1.jsonl").symlink_to("/dev/full")
-        job = Job(Path(name))
-        for _ in range(3):
-            job.second()
-        job.observer.close()
+    (short_folder / "worker1.jsonl").symlink_to("/dev/full")
+    job = Job(short_folder)
+    for _ in range(3):
+        job.second()
+    job.observer.close()
     assert [record.getMessage().split(":")[:2] for record in caplog.records] == [["Prophet", " the record ends here"]]
     assert job.observer.status().iterations == 3
 
@@ -283,11 +280,10 @@ def test_failure_in_a_turn_is_one_warning(caplog: pytest.LogCaptureFixture) -> N
 
 
 @pytest.fixture
-def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def runtime(monkeypatch: pytest.MonkeyPatch, short_folder: Path) -> Path:
     monkeypatch.setattr(training, "_log", None)
-    with tempfile.TemporaryDirectory(prefix="prophet-") as name:
-        monkeypatch.setenv("XDG_RUNTIME_DIR", name)
-        yield Path(name) / "prophet"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_folder))
+    return short_folder / "prophet"
 
 
 def test_settings_start_status_socket(runtime: Path) -> None:

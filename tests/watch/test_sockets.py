@@ -48,10 +48,8 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    """Return a folder with a short path, as sockets need."""
-    with tempfile.TemporaryDirectory(prefix="prophet-") as name:
-        yield own_folder([Path(name) / "own"])
+def folder(short_folder: Path) -> Path:
+    return own_folder([short_folder / "own"])
 
 
 @pytest.fixture
@@ -82,21 +80,20 @@ def socket_of(folder: Path, serve: Callable[..., StatusServer]) -> Callable[...,
     return start
 
 
-def test_folder_is_private() -> None:
-    with tempfile.TemporaryDirectory() as name:
-        made = own_folder([Path(name) / "prophet"])
-        assert made.stat().st_mode & 0o777 == 0o700
-        assert own_folder([made]) == made
-        made.chmod(0o750)
-        with pytest.raises(PermissionError, match="chmod 700"):
-            own_folder([made])
-        assert sockets_in(made) == []
-        second = Path(name) / "second"
-        assert own_folder([made, second]) == second
-        link = Path(name) / "link"
-        link.symlink_to(second)
-        with pytest.raises(NotADirectoryError):
-            own_folder([link])
+def test_folder_is_private(short_folder: Path) -> None:
+    made = own_folder([short_folder / "prophet"])
+    assert made.stat().st_mode & 0o777 == 0o700
+    assert own_folder([made]) == made
+    made.chmod(0o750)
+    with pytest.raises(PermissionError, match="chmod 700"):
+        own_folder([made])
+    assert sockets_in(made) == []
+    second = short_folder / "second"
+    assert own_folder([made, second]) == second
+    link = short_folder / "link"
+    link.symlink_to(second)
+    with pytest.raises(NotADirectoryError):
+        own_folder([link])
 
 
 def test_folder_of_other_user_is_refused(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

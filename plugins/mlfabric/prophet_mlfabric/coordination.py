@@ -156,10 +156,6 @@ class Coordination:
         """Dead workers that the others were told not to wait for."""
         self.lag.begin()
 
-    def open_updates(self) -> list[tuple[int, int]]:
-        """Return pairs of worker and update that were asked for and are not finished."""
-        return [(worker.number, number) for worker in self._workers.values() for number in worker.open]
-
     # Requests.
 
     def join(self, hello: msg.Hello, now_s: float) -> list[Addressed]:

@@ -43,10 +43,6 @@ class DivergenceLedger:
     def __len__(self) -> int:
         return len(self._sums) - 1
 
-    def divergence(self, server: int, replica: int) -> float:
-        """Return the maximum distance of the two models after `server` and `replica` updates (Eq. 11)."""
-        return abs(self._sums[server] - self._sums[replica])
-
     def needed(self, position: int) -> int:
         """Return the number of updates that one side must have before the other may have `position` updates."""
         reach = self._sums[position]

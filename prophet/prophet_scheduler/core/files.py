@@ -13,7 +13,7 @@ import math
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -73,15 +73,12 @@ def read_text(path: Path) -> str:
     return read_bytes(path).decode()
 
 
-def parse_json(text: str, finite: bool = True) -> Any:
+def parse_json(text: str) -> Any:
     """Return the value of a JSON text. An integer beyond 64 bits becomes a float. Raises ValueError with one line, also
-    for unusable JSON: too deep nesting, lone surrogates and, with `finite`, numbers that are not finite.
+    for unusable JSON: too deep nesting, lone surrogates and numbers that are not finite.
     """
-    number = _finite if finite else float
     try:
-        value = json.loads(
-            text, parse_constant=number, parse_float=number, parse_int=lambda digits: _whole(digits, number)
-        )
+        value = json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_whole)
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
@@ -95,9 +92,9 @@ def _finite(text: str) -> float:
     return float(text)
 
 
-def _whole(digits: str, number: Callable[[str], float]) -> int | float:
+def _whole(digits: str) -> int | float:
     whole = int(digits)
-    return whole if -(1 << 63) <= whole < 1 << 64 else number(digits)
+    return whole if -(1 << 63) <= whole < 1 << 64 else _finite(digits)
 
 
 def require_folder(path: Path, name: str) -> None:

@@ -255,20 +255,17 @@ class BandwidthMonitor:
             self._readings.popleft()
 
     @property
-    def other_traffic(self) -> float:
-        """Bytes per second of others, in the busier direction of the interface; 0 if too small to tell from framing."""
-        other = self._other()
-        fitted = self._fit_now()
-        return other if fitted and other >= OTHER_TRAFFIC_SHARE * fitted.bandwidth else 0.0
-
-    @property
     def network(self) -> Network | None:
         """The network for the next plan.
 
         The fitted transfers ran alongside other traffic, so the fit already accounts for it. Any change of that traffic
         since then is corrected here, before new transfers show it.
         """
-        fitted = self._fit_now()
+        if self._newest_s >= self._looked_s:
+            self._looked_s = np.nextafter(self._newest_s, np.inf)
+            if self._outdated:
+                self._refit()
+        fitted = self._fitted
         if fitted is None:
             return None
         change = self._other() - self._other_then
@@ -276,13 +273,6 @@ class BandwidthMonitor:
             return fitted
         bandwidth = max(LEAST_SHARE * fitted.bandwidth, fitted.bandwidth - change)
         return Network(bandwidth, fitted.overhead_s, fitted.ack_delay_s)
-
-    def _fit_now(self) -> Network | None:
-        if self._newest_s >= self._looked_s:
-            self._looked_s = np.nextafter(self._newest_s, np.inf)
-            if self._outdated:
-                self._refit()
-        return self._fitted
 
     def _refit(self) -> None:
         self._fitted_s = self._newest_s

@@ -39,11 +39,6 @@ class Job:
     """Cut that made the tensors; None if they are whole gradients."""
     recut: Callable[[Cut], Job] | None = None
 
-    @property
-    def members_by_id(self) -> dict[int, tuple[int, ...]]:
-        """Gradients of each tensor, by its id in events."""
-        return dict(zip(self.ids or range(len(self.members)), self.members, strict=True))
-
 
 def job_of_profile(
     profile: Profile,

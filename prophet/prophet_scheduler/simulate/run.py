@@ -71,7 +71,6 @@ class SimulatedRun:
     links: NDArray[Any]
     plan: Plan | None
     plans: int
-    happenings: int
     watchdog_releases: int
 
     @property
@@ -159,7 +158,6 @@ def simulate(
         simulation.links,
         plan,
         plans,
-        simulation.events,
         simulation.watchdog_releases,
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -22,23 +21,21 @@ PASSES = 3
 """Parameters are gathered for forward and for backward, and gradients are reduced."""
 
 
-def test_a_job_is_seen_while_it_trains_and_leaves_its_status() -> None:
-    with tempfile.TemporaryDirectory(prefix="prophet-") as name:
-        folder = Path(name)
-        settings = {"PROPHET_SCHEDULER": "fifo", "GLOO_SOCKET_IFNAME": "lo"}
-        settings["PROPHET_STATUS_OUT"] = str(folder / "status.json")
+def test_a_job_is_seen_while_it_trains_and_leaves_its_status(short_folder: Path) -> None:
+    settings = {"PROPHET_SCHEDULER": "fifo", "GLOO_SOCKET_IFNAME": "lo"}
+    settings["PROPHET_STATUS_OUT"] = str(short_folder / "status.json")
 
-        def both() -> list[LiveStatus]:
-            seen = statuses(ask_all([folder / "prophet"]))
-            return seen if len([status for status in seen if status.iterations > 20]) == 2 else []
+    def both() -> list[LiveStatus]:
+        seen = statuses(ask_all([short_folder / "prophet"]))
+        return seen if len([status for status in seen if status.iterations > 20]) == 2 else []
 
-        with job(folder, settings, free_port(), CASE) as ranks:
-            seen = eventually(both, folder)
-            (folder / "stop").touch()
-            assert [rank.wait(LIMIT_S) for rank in ranks] == [0, 0]
-        for status in seen:
-            assert status.iteration is not None and status.worker.workers == 2 and status.agent.stepped_aside == ""
-            # Each pass sends half of all bytes with two ranks. The root has nothing to gather in backward.
-            assert status.sent.total_bytes == pytest.approx(status.iterations * BYTES * PASSES / 2, rel=0.3)
-        left = [json.loads(path.read_text()) for path in sorted(folder.glob("status*.json"))]
-        assert [status["policy"] for status in left] == ["fifo", "fifo"]
+    with job(short_folder, settings, free_port(), CASE) as ranks:
+        seen = eventually(both, short_folder)
+        (short_folder / "stop").touch()
+        assert [rank.wait(LIMIT_S) for rank in ranks] == [0, 0]
+    for status in seen:
+        assert status.iteration is not None and status.worker.workers == 2 and status.agent.stepped_aside == ""
+        # Each pass sends half of all bytes with two ranks. The root has nothing to gather in backward.
+        assert status.sent.total_bytes == pytest.approx(status.iterations * BYTES * PASSES / 2, rel=0.3)
+    left = [json.loads(path.read_text()) for path in sorted(short_folder.glob("status*.json"))]
+    assert [status["policy"] for status in left] == ["fifo", "fifo"]

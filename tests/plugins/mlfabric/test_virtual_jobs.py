@@ -84,8 +84,7 @@ def test_workers_die_and_return_while_others_continue() -> None:
     for number in (0, 3):
         job.kill_worker(number)
     job.run(10.0)
-    assert job.coordination.counts.died == 2
-    assert not {number for number, _ in job.coordination.open_updates()} & {0, 3}
+    assert job.coordination.counts.died == 2 and job.coordination.counts.lost > 0
     before = [worker.updates for worker in job.workers.values()]
     for number in (0, 3):
         job.start_worker(number)

@@ -6,29 +6,26 @@ Weights have to begin with zeros: BytePS's own asynchronous optimizer pulls the 
 
 from __future__ import annotations
 
-import contextlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 from prophet_mlfabric.engine import make_token
 from prophet_scheduler.core import settings
+from prophet_scheduler.engines.byteps.torch_exchange import BytePSInTorch
 
 
-class AsynchronousInTorch:
+class AsynchronousInTorch(BytePSInTorch):
     """`asynchronous` tells a script that workers step separately."""
 
     asynchronous = True
 
     def __init__(self) -> None:
         make_token(Path(os.environ[settings.COORDINATOR_TOKEN_FILE]))
-        import byteps.torch as bps
-
-        bps.init()
-        self._bps = bps
-        self.rank: int = bps.rank()
-        self.size: int = bps.size()
+        super().__init__()
 
     def distribute(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer
@@ -37,8 +34,6 @@ class AsynchronousInTorch:
             raise ValueError("BytePS's own asynchronous training loses the initial weights; begin with zeros")
         return model, self._bps.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 
-    def averaged(self, optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()  # gradients stay this worker's own
-
-    def close(self) -> None:
-        pass  # as in BytePS's examples, BytePS ends with the process
+    @contextmanager
+    def averaged(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
+        yield  # gradients stay this worker's own

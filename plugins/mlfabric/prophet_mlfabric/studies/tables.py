@@ -35,24 +35,11 @@ RATES = ("equal", "N2", "uniform")
 DELAY_BOUND = 30
 """Versions, as in the paper's MLfabric-A-30 (section 7)."""
 
+TABLE_2 = (RR_SYNC, mlfabric_a(DELAY_BOUND))
+"""Methods that Table 2 compares."""
+
 STEPS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
 """Candidates for each method's step size."""
-
-
-@dataclass(frozen=True)
-class TableCell:
-    """One cell of Table 2. Times in seconds.
-
-    `throughput` compares times for equal numbers of updates, `to_target` times to the same loss of a real SGD job, each
-    method with its best step size; None without such a job. Both are RR-Sync's time over MLfabric's. `dropped` is the
-    fraction of updates that MLfabric dropped.
-    """
-
-    compute: str
-    network: str
-    throughput: float
-    to_target: float | None
-    dropped: float
 
 
 def setting_of(compute: str, network: str, seed: int = 0) -> Setting:
@@ -60,33 +47,14 @@ def setting_of(compute: str, network: str, seed: int = 0) -> Setting:
     return Setting(COMPUTE[compute], NETWORK[network], seed=seed)
 
 
-def table_2_cell(
-    compute: str,
-    network: str,
-    horizon_s: float = 200.0,
-    seed: int = 0,
-    problem: SgdProblem | None = None,
-    excess: float = 0.02,
-) -> TableCell:
-    """Return one cell of Table 2 for one seed.
+def ratio_to_target(setting: Setting, problem: SgdProblem, horizon_s: float, excess: float = 0.02) -> float:
+    """Return RR-Sync's time over MLfabric-A's until the loss of `problem` exceeds its minimum by the fraction `excess`.
 
-    An iteration is as many applied updates as there are workers. With a `problem`, jobs also train it until the loss
-    exceeds its minimum by at most the fraction `excess`.
+    Each method has its best step size.
     """
-    setting, methods = setting_of(compute, network, seed), (RR_SYNC, mlfabric_a(DELAY_BOUND))
-    ring, mlfabric = (run(setting, method, horizon_s=horizon_s) for method in methods)
-    to_target = None
-    if problem is not None:
-        target = problem.least_loss() * (1 + excess)
-        slow, fast = (best_step(setting, method, problem, STEPS, target, horizon_s)[1] for method in methods)
-        to_target = slow.curve.time_to(target) / fast.curve.time_to(target)
-    return TableCell(
-        compute,
-        network,
-        mlfabric.updates_per_s / ring.updates_per_s,
-        to_target,
-        mlfabric.dropped_part,
-    )
+    target = problem.least_loss() * (1 + excess)
+    slow, fast = (best_step(setting, method, problem, STEPS, target, horizon_s)[1] for method in TABLE_2)
+    return slow.curve.time_to(target) / fast.curve.time_to(target)
 
 
 @dataclass(frozen=True)

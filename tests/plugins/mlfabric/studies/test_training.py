@@ -10,7 +10,7 @@ import pytest
 
 from prophet_mlfabric.studies.cluster import RR_SYNC, mlfabric_a
 from prophet_mlfabric.studies.settings import COMPUTE, NETWORK, Setting
-from prophet_mlfabric.studies.tables import PAPER_TABLE_2, replication_savings, table_2_cell
+from prophet_mlfabric.studies.tables import replication_savings
 from prophet_mlfabric.studies.training import SgdProblem, StepSize, best_step, loss_curves, train
 from prophet_scheduler.core.errors import UserError
 
@@ -83,13 +83,6 @@ def test_best_step_reaches_the_target_first() -> None:
     assert trained.curve.time_to(target) == min(times) == times[constants.index(best)]
     with pytest.raises(UserError, match="give others"):
         best_step(SETTING, RR_SYNC, PROBLEM, (1e-9,), target, 1.0)
-
-
-def test_a_cell_of_table_2() -> None:
-    cell = table_2_cell("C1", "N1", horizon_s=12.0, problem=PROBLEM, excess=0.3)
-    assert set(PAPER_TABLE_2) == {(compute, network) for compute in COMPUTE for network in NETWORK}
-    assert cell.to_target is not None and cell.to_target > 0
-    assert cell.throughput > 0 and 0 <= cell.dropped < 1
 
 
 def test_a_larger_divergence_bound_puts_more_updates_into_a_message() -> None:
