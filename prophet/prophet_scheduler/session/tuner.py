@@ -189,9 +189,8 @@ class Tuner:
         # State: the level, the times that a change adds, then each arm's prediction error; a row for each possible job.
         self._mean = np.zeros((len(SCALES), FIXED))
         fixed = np.diag([self.model.level**2, *[self.model.change**2] * SLOWED])
-        self._covariance = np.repeat(fixed[None], len(SCALES), axis=0)
-        self._unmeasured = self._covariance.copy()
-        """Covariance that the state would have without any measurement."""
+        self._covariances = np.tile(fixed, (2, len(SCALES), 1, 1))
+        """Covariance of the state, and what it would be without any measurement."""
         off = np.log(NOISES / self.model.noise) / self.model.spread
         self._likelihood = -self.model.trust * np.log(SCALES) - 0.5 * off**2
         self._seen: dict[Hashable, int] = {}
@@ -218,12 +217,12 @@ class Tuner:
                 moves[self._places[arm.name]] = math.log(arm.predicted_s / self._arms[arm.name].predicted_s)
             # If measured times stayed the same, the mean would change by this, since it is linear in log(measured /
             # predicted).
-            stays = (self._covariance @ np.linalg.inv(self._unmeasured)) @ moves - moves
-            moved = self.model.moved
-            self._mean += (1 - moved) * stays
-            self._grow(moved**2 * stays[:, :, None] * stays[:, None, :])
+            stays = (self._covariances[0] @ np.linalg.inv(self._covariances[1])) @ moves - moves
+            self._mean += (1 - self.model.moved) * stays
+            unsure = self.model.moved * stays
+            self._covariances += unsure[:, :, None] * unsure[:, None, :]
             # The whole job may have changed in a way that predictions do not show.
-            self._grow_at(0, moved**2 * float(np.mean(moves[FIXED:] ** 2)))
+            self._covariances[..., 0, 0] += np.mean((self.model.moved * moves[FIXED:]) ** 2)
         self._arms.update({arm.name: arm for arm in known})
         new = [arm for arm in arms if arm.name not in self._places]
         if new:
@@ -233,8 +232,7 @@ class Tuner:
     def _forget(self, names: Collection[Hashable]) -> None:
         gone = [self._places[name] for name in names]
         self._mean = np.delete(self._mean, gone, axis=1)
-        self._covariance = np.delete(np.delete(self._covariance, gone, axis=1), gone, axis=2)
-        self._unmeasured = np.delete(np.delete(self._unmeasured, gone, axis=1), gone, axis=2)
+        self._covariances = np.delete(np.delete(self._covariances, gone, axis=-2), gone, axis=-1)
         self._arms = {name: arm for name, arm in self._arms.items() if name not in names}
         self._places = {name: FIXED + place for place, name in enumerate(self._arms)}
 
@@ -244,20 +242,12 @@ class Tuner:
         prior = self._prior([*self._arms.values(), *new])
         gain = np.linalg.solve(prior[:count, :count], prior[:count, count:]).T
         rest = prior[count:, count:] - gain @ prior[:count, count:]
-        rest = SCALES[:, None, None] ** 2 * rest
+        rest = SCALES[:, None, None] ** 2 * rest + gain @ self._covariances[..., FIXED:, FIXED:] @ gain.T
+        across = gain @ self._covariances[..., FIXED:, :]
         self._mean = np.concatenate([self._mean, self._mean[:, FIXED:] @ gain.T], axis=1)
-        self._covariance = _extended(self._covariance, gain, rest)
-        self._unmeasured = _extended(self._unmeasured, gain, rest)
+        upper = np.concatenate([self._covariances, across.swapaxes(-1, -2)], axis=-1)
+        self._covariances = np.concatenate([upper, np.concatenate([across, rest], axis=-1)], axis=-2)
         self._arms.update({arm.name: arm for arm in new})
-
-    def _grow(self, variance: Array) -> None:
-        """Make the state less certain by this covariance, whatever was measured."""
-        self._covariance += variance
-        self._unmeasured += variance
-
-    def _grow_at(self, place: int, variance: float | Array) -> None:
-        self._covariance[:, place, place] += variance
-        self._unmeasured[:, place, place] += variance
 
     def _prior(self, arms: Sequence[Arm]) -> Array:
         model = self.model
@@ -277,9 +267,9 @@ class Tuner:
         since = self._going.since
         self._fresh = self._fresh or not since
         self._seen[name] = seen + 1
-        steps = np.full(self._mean.shape[1], model.ageing**2)
-        steps[:FIXED] = [model.drift**2, *[0.0] * SLOWED]
-        self._grow(np.diag(steps))
+        self._covariances[..., 0, 0] += model.drift**2
+        steps = np.arange(FIXED, self._mean.shape[1])
+        self._covariances[..., steps, steps] += model.ageing**2
         if going > self._hiding:
             self._going.spent(arm, self._beyond(name, iteration_s))
             return
@@ -328,9 +318,9 @@ class Tuner:
         self._likelihood += np.log(density + self.model.outliers)
         self._likelihood -= self._likelihood.max()
         if new:
-            self._grow_at(place, np.where(far, off**2, 0.0))
+            self._covariances[..., place, place] += np.where(far, off**2, 0.0)
         elif not slowed:
-            self._grow_at(0, np.where(far & (self._off * off > 0), off**2, 0.0))
+            self._covariances[..., 0, 0] += np.where(far & (self._off * off > 0), off**2, 0.0)
         self._off = np.where(far & (not new) & (not slowed), off, 0.0)
         shown, variance = self._shown(parts)
         variance += noise + np.where(far & (not new) & bool(slowed), off**2, 0.0)
@@ -339,18 +329,18 @@ class Tuner:
 
     def _shown(self, parts: Sequence[int]) -> tuple[Array, Array]:
         """Return the covariance of the state with the sum of the elements at `parts`, and the variance of that sum."""
-        shown = self._covariance[:, parts].sum(axis=1)
+        shown = self._covariances[0][:, parts].sum(axis=1)
         return shown, shown[:, parts].sum(axis=1)
 
     def _learn(self, shown: Array, variance: Array, off: Array) -> None:
         """Apply a Kalman update: a measurement with covariance `shown` and this variance is `off` the belief."""
         gain = shown / variance[:, None]
         self._mean += gain * off[:, None]
-        self._covariance -= gain[:, :, None] * shown[:, None, :]
+        self._covariances[0] -= gain[:, :, None] * shown[:, None, :]
 
     def another(self) -> None:
         """Note that the job changes here: its next iterations determine a new level."""
-        self._grow_at(0, self.model.other**2)
+        self._covariances[..., 0, 0] += self.model.other**2
 
     # Results.
 
@@ -370,7 +360,7 @@ class Tuner:
         weights = self._weights
         mean = weights @ self._mean
         apart = self._mean - mean
-        return mean, np.einsum("s,sij->ij", weights, self._covariance + apart[:, :, None] * apart[:, None, :])
+        return mean, np.einsum("s,sij->ij", weights, self._covariances[0] + apart[:, :, None] * apart[:, None, :])
 
     def beliefs(self) -> dict[Hashable, Belief]:
         """Return the present belief about each arm."""
@@ -455,14 +445,6 @@ class Tuner:
         shown += np.maximum(0.0, passed - np.maximum(SLOWED, first)) / noise
         with np.errstate(divide="ignore"):
             return np.asarray(1 / shown)
-
-
-def _extended(covariance: Array, gain: Array, rest: Array) -> Array:
-    """Return the covariance with new elements: `gain` times the known arms' errors, and an independent `rest`."""
-    across = gain @ covariance[:, FIXED:]
-    corner = rest + across[:, :, FIXED:] @ gain.T
-    upper = np.concatenate([covariance, across.transpose(0, 2, 1)], axis=2)
-    return np.concatenate([upper, np.concatenate([across, corner], axis=2)], axis=1)
 
 
 @cache
