@@ -27,7 +27,7 @@ LEAST_SIZE = 128 << 10
 """Minimum size of blocks to try: a collective occupies threads on all ranks for a good part of a millisecond."""
 LEAST_OVERHEAD_S = 0.2e-3
 """Minimum cost of a collective besides its bytes, on the wire and again in the main thread of each rank. Measured with
-gloo: 0.18 ms in the main thread, 0.59 ms in all threads (ResNet-50, 25.6 MB, 500 Mbit/s, blocks of 128 KiB to 1 MiB)."""
+gloo: 0.18 ms in the main thread, 0.59 ms in all threads (25.6 MB, 500 Mbit/s, blocks of 128 KiB and 1 MiB)."""
 PROCESSOR_S = 0.8e-3
 """Processor time of a collective on each rank of a small job: measured with gloo on two cores, with 1.6 MB per
 iteration in one, two and four blocks. If a job's gradients do not fit into one block, the measured costs of the wire
