@@ -1,4 +1,6 @@
-"""Backward passes begun by TorchScript, by a call of the engine itself, for some inputs, and in several threads."""
+"""Backward passes begun by TorchScript, by a call of the engine itself, for some inputs, after those of torch.func, and
+in several threads.
+"""
 
 import sys
 import threading
@@ -37,6 +39,11 @@ def only_some(loss):
     loss.backward(inputs=params[2:])
 
 
+def after_a_transform(loss):
+    torch.func.hessian(torch.sin)(torch.ones(3))
+    loss.backward()
+
+
 def wrapped(group=None):
     torch.manual_seed(1)
     return DistributedDataParallel(
@@ -59,7 +66,7 @@ def train(ddp, backward, batches, seen):
 
 
 weights, gradients = [], []
-for backward in (scripted, engine, in_a_thread, only_some):
+for backward in (scripted, engine, in_a_thread, only_some, after_a_transform):
     ddp = wrapped()
     torch.manual_seed(100 + rank)
     train(ddp, backward, torch.randn(6, 8, 16), gradients)

@@ -172,6 +172,28 @@ def of_first_buckets_static(ddp, optimizer):
     return of_first_buckets(ddp, optimizer)
 
 
+@way(gradient_as_bucket_view=True)
+def of_own_passes(ddp, optimizer):
+    """Gradients from before torch puts them into its bucket, which stay this rank's own."""
+    params, sums, kept = list(ddp.parameters()), [], []
+    params[0].register_post_accumulate_grad_hook(lambda param: kept.append(param.grad))
+    for iteration in range(12):
+        optimizer.zero_grad()
+        if iteration % 3 == 1:
+            with ddp.no_sync():
+                backward(ddp)
+            kept += [param.grad if place % 2 else param.grad.detach() for place, param in enumerate(params)]
+        elif iteration % 3 == 2:
+            for param in params[1:]:
+                param.grad = torch.ones_like(param)
+            kept += [param.grad for param in params[1:]]
+        backward(ddp)
+        sums.append([float(each.sum()) for each in kept])
+        optimizer.step()
+        kept = kept[-12:]
+    return sums
+
+
 def unfinished_rounds(ddp, optimizer):
     """Gradients of a pass over half of the parameters, scaled in torch's bucket. The last pass stays alone."""
     params, seen = list(ddp.parameters()), []

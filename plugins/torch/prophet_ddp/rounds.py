@@ -308,6 +308,8 @@ class ModuleRounds(AwaitedRounds):
     def _gradient_comes(self, slot: Slot, *_gradient: Any) -> None:
         if not self.resting:
             super()._gradient_comes(slot)
+        if self.terms.in_place:
+            slot.note_pass()
 
     def _gradient_ready(self, slot: Slot, *gradients: Any) -> None:
         if self.turns is not None and self.resting:

@@ -438,6 +438,8 @@ def watch_backward(within: Callable[[], bool] | None = None) -> None:
     @functools.wraps(original)
     def run(*args: Any, **kwargs: Any) -> Any:
         thread = threading.get_ident()
+        if torch._C._functorch.maybe_current_level() is not None:
+            return original(*args, **kwargs)  # A pass of a transform of torch.func reaches no `.grad`.
         if thread in _running:
             with _seen_within():
                 return original(*args, **kwargs)

@@ -130,6 +130,8 @@ class Slot:
         self.watched: Any = None
         self._link = _Link(param)
         self._seen = _Seen()
+        self._made_in: int | None = None
+        """Number of the backward pass that made the gradient, if it lies where the program has had nothing."""
 
     @property
     def owner(self) -> Any:
@@ -231,15 +233,26 @@ class Slot:
         self._seen = _Seen()
         self.see(self.param.grad)
 
+    def note_pass(self) -> None:
+        """Note the running backward pass, which is about to make the gradient or to add to it."""
+        alone = self.param.grad is None and not self.param._post_accumulate_grad_hooks  # type: ignore[attr-defined]
+        self._made_in = torch._C._current_graph_task_id() if alone else None
+
     def keep_memory(self) -> None:
-        """Reuse the last gradient's memory if the program still holds it, as torch does in a bucket."""
+        """Have the gradient lie in a bucket, as torch does: in the last one's memory if the program still holds it, and
+        in no tensor that the program may have had before.
+        """
         last = self.seen_last()
         grad = self.param.grad
-        if last is None or grad is None or last is grad or grad.requires_grad or last.requires_grad:
+        if grad is None or last is grad or grad.requires_grad:
+            return
+        if last is None and self._made_in == torch._C._current_graph_task_id():
             return
         with torch.no_grad(), references.unhandled():
-            last.copy_(grad)
-        self.param.grad = last
+            place = torch.empty_like(self.param, dtype=grad.dtype) if last is None else last
+            if place.requires_grad:
+                return
+            self.param.grad = place.copy_(grad)
 
     def grad_unchanged(self) -> bool:
         """Return True while the program has neither cleared nor written the staged gradient."""
