@@ -1,7 +1,7 @@
 """Parameters that a program writes, or gathers, while Prophet gathers them ahead of their turn."""
 
 import torch
-from sharded import backward, loss_of, parts, step
+from sharded import backward, layers, loss_of, parts, step
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from ways import run_fsdp, way
@@ -101,6 +101,32 @@ def failed_before_a_step(model, optimizer):
         optimizer.step()
         optimizer.zero_grad()
     return losses
+
+
+def leads(place, others, since):
+    """Return a program in which a layer gathers others ahead from an iteration on, and evaluations leave what is
+    gathered.
+    """
+
+    def run(model, optimizer):
+        seen = []
+        for number in range(8):
+            if number == since:
+                model[place].set_modules_to_forward_prefetch([model[other] for other in others])
+            optimizer.zero_grad()
+            backward(model)
+            if number % 2:
+                with torch.no_grad():
+                    seen.append(model(torch.ones(2, 40)).sum().item())
+            optimizer.step()
+        return seen
+
+    run.__name__ = f"{place}_leads_{'_and_'.join(map(str, others))}"
+    return run
+
+
+for place, others, since in ((2, [0], 3), (1, [0], 2), (3, [0, 1], 4), (2, [3, 1], 3)):
+    way(layers)(leads(place, others, since))
 
 
 run_fsdp()

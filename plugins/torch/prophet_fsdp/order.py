@@ -28,6 +28,10 @@ AHEAD = 2
 """Number of modules whose parameters are prefetched: one in flight, and one that has arrived or is next."""
 
 
+class Following(list[Any]):
+    """List of states that Prophet has a module prefetch; any other such list is the program's."""
+
+
 class Ahead:
     """Prefetch of a module's parameters. For guards.py it is an owner of slots, and their use may end it."""
 
@@ -128,8 +132,10 @@ class ModuleOrder:
             for place, module in enumerate(modules):
                 following = modules[place + 1 : place + 1 + AHEAD]
                 before = [] if ahead else [each._get_fsdp_state() for each in following]
-                if following and getattr(module._get_fsdp_state(), lists) == before:
+                state = module._get_fsdp_state()
+                if following and getattr(state, lists) == before:
                     getattr(module, choose)(following if ahead else [])
+                    setattr(state, lists, Following(getattr(state, lists)))
 
     def forward_ends(self, module: Any) -> None:
         """Drop prefetches that the pass did not use. Called after the forward of each sharded module."""
@@ -154,8 +160,12 @@ def _groups(module: Any) -> Any:
 def _is_ahead(module: Any) -> bool:
     """Return True for an all-gather in forward ahead of the module's turn, unless the program asks for it itself."""
     (group,) = _groups(module)
-    gathers, computes = group._training_state, module._get_fsdp_state()._training_state
-    return bool(gathers is type(gathers).FORWARD and computes is not gathers)
+    state, forward = module._get_fsdp_state(), type(group._training_state).FORWARD
+    if group._training_state is not forward or state._training_state is forward:
+        return False
+    computing = (each for each in _context(module).all_states if each._training_state is forward)
+    lists = (each._states_to_forward_prefetch for each in computing)
+    return not any(state in asked and not isinstance(asked, Following) for asked in lists)
 
 
 def _context(module: Any) -> Any:
