@@ -21,7 +21,7 @@ class Module:
         self.name = name
         self.ahead: list[str] = []
         self.done: list[str] = []
-        context = SimpleNamespace(iter_forward_root=self)
+        context = SimpleNamespace(iter_forward_root=self, all_states=[])
         self.group = SimpleNamespace(_training_state=TrainingState.FORWARD, fsdp_params=[])
         self._state = SimpleNamespace(
             _state_ctx=context,
@@ -64,6 +64,23 @@ def test_the_lists_of_a_program_stay() -> None:
         order.gathers(module)
     order.settle()
     assert not any(module.ahead for module in modules)
+
+
+def test_what_a_program_asks_for_outlives_the_pass() -> None:
+    computing, asked_for, unused = modules = [Module("computing"), Module("asked for"), Module("unused")]
+    order = ModuleOrder()
+    for module in modules:
+        order.gathers(module)
+    order.settle()
+    state = computing._get_fsdp_state()
+    state._training_state, state._states_to_forward_prefetch = TrainingState.FORWARD, [asked_for._get_fsdp_state()]
+    for module in (asked_for, unused):
+        module._get_fsdp_state()._state_ctx.all_states.append(state)
+        order.gathers(module)
+    unused._get_fsdp_state()._state_ctx.iter_forward_root = None
+    order.forward_ends(unused)
+    assert unused.done == ["unshard", "reshard"]
+    assert not asked_for.done
 
 
 def test_no_gathering_ahead_outlives_its_forward_pass() -> None:
