@@ -112,6 +112,7 @@ class MoreOverDDP(MoreProgram, OverDDP):
         self.average, self.graphs = None, []
         if self.model.find_unused_parameters:
             self.cannot = ("retained", "twice", "with_penalty", "with_decay", "past_the_wrapper", "by_hand", "of_some")
+            self.cannot += ("alone",)  # torch's reducer may then refuse the next pass.
         elif isinstance(self.module, Various):
             self.cannot = ("with_penalty",)  # torch's attention has no second derivative.
         elif isinstance(self.module, Recomputed) and self.module.reentrant:
@@ -272,7 +273,11 @@ class MoreOverDDP(MoreProgram, OverDDP):
         nn.utils.vector_to_parameters(vector * 0.99, self.params)
 
     def keeps_graphs(self):
-        """Make a graph from parameters, and go back through it after other steps."""
+        """Make a graph from parameters, and go back through it after other steps. Fused optimizers hide their writes
+        from autograd, so torch overlooks that the graph is old.
+        """
+        if any(group.get("fused") for optimizer in self.optimizers for group in optimizer.param_groups):
+            return
         for graph, to in self.graphs:
             try:
                 grads = torch.autograd.grad(graph, to, allow_unused=True)
