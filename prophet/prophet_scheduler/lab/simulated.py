@@ -52,11 +52,11 @@ from prophet_scheduler.policies import Blocks, get_definition, policy_from_envir
 from prophet_scheduler.policies.algorithms.collective import SIZES, ArrivalOrder, CollectivePolicy, ForwardOrder
 from prophet_scheduler.policies.algorithms.sequence import (
     MOST_AT_ONCE,
+    SEGMENT_BYTES,
     TORCH_AT_ONCE,
     learning_sizes,
     operations_at_once,
 )
-from prophet_scheduler.policies.algorithms.stock import SEGMENT_BYTES
 from prophet_scheduler.policies.ddp import DDP_BUCKET_BYTES, DDP_FIRST_BUCKET_BYTES, MEBIBYTE, Ddp
 from prophet_scheduler.simulate.cluster import Cluster, Costs, RateSteps, compute_scale, with_traffic
 from prophet_scheduler.simulate.collectives import COLLECTIVES, collective_cost

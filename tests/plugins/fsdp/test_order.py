@@ -44,12 +44,18 @@ class Module:
         self.done.append("reshard")
 
 
-def test_the_first_pass_shows_the_order() -> None:
-    modules = [Module(name) for name in "abcd"]
+def settled(*modules: Module) -> ModuleOrder:
+    """Order after a first pass of these modules."""
     order = ModuleOrder()
-    for module in (*modules, modules[1]):
+    for module in modules:
         order.gathers(module)
     order.settle()
+    return order
+
+
+def test_the_first_pass_shows_the_order() -> None:
+    modules = [Module(name) for name in "abcd"]
+    order = settled(*modules, modules[1])
     assert AHEAD == 2
     assert [module.ahead for module in modules] == [["b", "c"], ["c", "d"], ["d"], []]
     order.gathers(Module("e"))
@@ -59,19 +65,13 @@ def test_the_first_pass_shows_the_order() -> None:
 
 def test_the_lists_of_a_program_stay() -> None:
     modules = [Module("a"), Module("b", "its own")]
-    order = ModuleOrder()
-    for module in modules:
-        order.gathers(module)
-    order.settle()
+    settled(*modules)
     assert not any(module.ahead for module in modules)
 
 
 def test_what_a_program_asks_for_outlives_the_pass() -> None:
-    computing, asked_for, unused = modules = [Module("computing"), Module("asked for"), Module("unused")]
-    order = ModuleOrder()
-    for module in modules:
-        order.gathers(module)
-    order.settle()
+    computing, asked_for, unused = Module("computing"), Module("asked for"), Module("unused")
+    order = settled(computing, asked_for, unused)
     state = computing._get_fsdp_state()
     state._training_state, state._states_to_forward_prefetch = TrainingState.FORWARD, [asked_for._get_fsdp_state()]
     for module in (asked_for, unused):
@@ -85,10 +85,7 @@ def test_what_a_program_asks_for_outlives_the_pass() -> None:
 
 def test_no_gathering_ahead_outlives_its_forward_pass() -> None:
     used, unused, asked_for = modules = [Module("used"), Module("unused"), Module("asked for")]
-    order = ModuleOrder()
-    for module in modules:
-        order.gathers(module)
-    order.settle()
+    order = settled(*modules)
     asked_for.group._training_state = TrainingState.IDLE
     for module in modules:
         order.gathers(module)

@@ -18,8 +18,7 @@ from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.policies.algorithms.chooser import SIZES as SERVED_SIZES
 from prophet_scheduler.policies.algorithms.chooser import ranked
 from prophet_scheduler.policies.algorithms.merging import merged_cut
-from prophet_scheduler.policies.algorithms.sequence import iteration_s, make_sequence
-from prophet_scheduler.policies.algorithms.stock import more_trips_s
+from prophet_scheduler.policies.algorithms.sequence import iteration_s, make_sequence, more_trips_s
 
 SIZES = (*SERVED_SIZES, 8 << 20, 16 << 20, 32 << 20, 64 << 20, 128 << 20)
 """Block sizes of uniform cuts. With many ranks or a fast network the fixed cost of a collective asks for large ones."""
@@ -30,8 +29,7 @@ LEAST_OVERHEAD_S = 0.2e-3
 gloo: 0.18 ms in the main thread, 0.59 ms in all threads (25.6 MB, 500 Mbit/s, blocks of 128 KiB and 1 MiB)."""
 PROCESSOR_S = 0.8e-3
 """Processor time of a collective on each rank of a small job: measured with gloo on two cores, with 1.6 MB per
-iteration in one, two and four blocks. If a job's gradients do not fit into one block, the measured costs of the wire
-contain it."""
+iteration in one, two and four blocks. In larger jobs the wire's measured costs contain most of it."""
 IN_FLIGHT = 2
 """Blocks in flight; one more would cost as much as preemption is worth."""
 UNEXPLAINED = 0.05

@@ -16,12 +16,8 @@ from prophet_scheduler.core.cut import MOST_BLOCK_BYTES, Cut
 from prophet_scheduler.core.network import Network
 from prophet_scheduler.core.profile import Profile
 from prophet_scheduler.policies.algorithms.predictor import Predictor
+from prophet_scheduler.policies.algorithms.sequence import TORCH_AT_ONCE, more_trips_s
 from prophet_scheduler.policies.ddp import buckets
-
-AT_ONCE = 2
-"""Operations in flight at a time: ProcessGroupGloo's threads."""
-SEGMENT_BYTES = 1 << 20
-"""Maximum message of gloo's ring; two are in flight at a time (gloo/allreduce.cc, maxSegmentSize)."""
 
 
 def stock_iteration_s(profile: Profile, network: Network, ranks: int | None, bucket_bytes: int | None = None) -> float:
@@ -37,27 +33,12 @@ def stock_iteration_s(profile: Profile, network: Network, ranks: int | None, buc
         return prediction.iteration_s
     sizes = [each.size_bytes for each in profile.gradients]
     in_buckets = buckets(sizes) if bucket_bytes is None else buckets(sizes, bucket_bytes, bucket_bytes)
-    sent_s, back_s = 0.0, [0.0] * AT_ONCE
+    sent_s, back_s = 0.0, [0.0] * TORCH_AT_ONCE
     for members in in_buckets:
         rows = [profile.gradients[place] for place in members]
         size_bytes = sum(each.size_bytes for each in rows)
         # A bucket is ready with its last gradient.
-        begins_s = max(rows[-1].generation_s, back_s[-AT_ONCE])
+        begins_s = max(rows[-1].generation_s, back_s[-TORCH_AT_ONCE])
         sent_s = max(begins_s, sent_s) + network.transfer_s(size_bytes)
         back_s.append(sent_s + network.ack_delay_s + more_trips_s(size_bytes, network, ranks))
     return max(profile.backward_s, *back_s) + profile.forward_s
-
-
-def more_trips_s(size_bytes: int, network: Network, ranks: int) -> float:
-    """Return the seconds that an all-reduce of this size waits in addition to the delay of a small one.
-
-    A rank sends a segment once the receiver's notice is there, so each pair of segments waits for a trip. With more
-    than two ranks one segment travels while the other waits. With two, notices queue behind data on the same
-    connection, so both wait (measured: 25 MB, 0.25 to 2.5 Gbit/s, 0 to 20 ms each way).
-    """
-    trips = 2 * (ranks - 1)
-    if not trips:
-        return 0.0
-    more = trips * max(0.0, size_bytes / (ranks * 2 * SEGMENT_BYTES) - 1)
-    meanwhile_s = SEGMENT_BYTES / network.bandwidth if ranks > 2 else 0.0
-    return more * max(0.0, network.ack_delay_s / trips - meanwhile_s)
